@@ -85,7 +85,8 @@ class _Walk:
         self._xd, self._xx = -slope * self._dd, (1 + OWN) * slope**2 * self._dd + 1.0
 
     def see(self, shown_mj: float, slope: float, open_ns: int, walked_mj2: float, *, alike: bool) -> bool:
-        """Take in the next refresh. Return whether it is one that can be. ``alike``: d is that of others."""
+        """Take in the next refresh, if it can be, and return whether. ``alike``: d is that of others."""
+        before = self._d_ns, self._xx, self._xd, self._dd
         self._xx += walked_mj2
         where_mj2 = slope**2 * open_ns**2 / 12
         if alike:
@@ -96,6 +97,9 @@ class _Walk:
         with_x, with_d = self._xx + own * self._xd, self._xd + own * self._dd
         expected_mj2 = with_x + own * with_d + (OWN if alike else 1) * where_mj2 + 1.0
         missed_mj = shown_mj - self.x_mj - own * self._d_ns
+        if missed_mj**2 > FAR**2 * expected_mj2:
+            self._d_ns, self._xx, self._xd, self._dd = before
+            return False
         of_x, of_d = with_x / expected_mj2, alike * with_d / expected_mj2
         self.x_mj += of_x * missed_mj
         if alike:
@@ -103,7 +107,7 @@ class _Walk:
         self._xx -= of_x * with_x
         self._xd -= of_x * with_d
         self._dd -= of_d * with_d
-        return missed_mj**2 <= FAR**2 * expected_mj2
+        return True
 
 
 class CounterFilling:
@@ -182,9 +186,11 @@ class CounterFilling:
         if before is None or at.t_ns <= before.t_ns:
             return
         walked_mj2 = max(at.var_mj2 - before.var_mj2, 1e-9)
-        was_mj, sure = self._walk.x_mj, self._walk.see(shown_mj, slope, open_ns, walked_mj2, alike=alike)
-        moved_mj = self._walk.x_mj - was_mj
-        self._strikes = 0 if sure else self._strikes + 1
+        was_mj = self._walk.x_mj
+        if not self._walk.see(shown_mj, slope, open_ns, walked_mj2, alike=alike):
+            self._strikes += 1
+            return
+        moved_mj, self._strikes = self._walk.x_mj - was_mj, 0
         samples = list(self._samples)
         for place in range(NEAR, len(samples) - NEAR):
             each = samples[place]

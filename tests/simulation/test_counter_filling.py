@@ -73,9 +73,19 @@ class World(NamedTuple):
 
 
 def world(
-    seed: int, *, filled: bool, of_another: bool = False, kept: bool = True, step_ms: int = 190
+    seed: int,
+    *,
+    filled: bool,
+    of_another: bool = False,
+    kept: bool = True,
+    jump_mj: int = 0,
+    step_ms: int = 190,
 ) -> World:
-    """Read an H100 for 50 s. ``of_another``: samples are of another GPU. ``kept``: the driver keeps some."""
+    """Read an H100 for 50 s.
+
+    ``of_another``: samples are of another GPU. ``kept``: the driver keeps some. ``jump_mj``: of the counter,
+    at 35 s.
+    """
     rng, dice, device = np.random.default_rng(seed), Random(seed), SampledDevice(0)
     device.begin(0, 0, PERIOD_NS, h100() if filled else None)
     took_ns = (rng.uniform(0.9, 1.1, (30 * S // (step_ms * MS), 2)) * (step_ms * MS, 8 * MS)).astype(np.int64)
@@ -97,7 +107,7 @@ def world(
     while now_ns < edges_ns[-1] + 4 * S:
         end_ns = now_ns + round(min(6 * dice.lognormvariate(0, 0.45), 26) * MS)
         seen_ns = int(refreshed_ns[max(int(refreshed_ns.searchsorted(dice.randint(now_ns, end_ns))) - 1, 0)])
-        energy_mj = 10**9 + int(drawn_mj(max(seen_ns - LATE_NS, 0)))
+        energy_mj = 10**9 + int(drawn_mj(max(seen_ns - LATE_NS, 0))) + (jump_mj if seen_ns > 35 * S else 0)
         due_ns = device.take_in(Sample(energy_mj, 90_000, 700_000, 700_000), now_ns, end_ns)
         if (since_ns := device.unsampled_ns) is not None:
             first, last = sampled_ns.searchsorted((max(since_ns, end_ns - 2 * S), end_ns), side="right")
@@ -159,6 +169,20 @@ def test_samples_of_something_else_or_none_leave_the_refreshes(*, kept: bool) ->
         assert begun <= 1 + MAX_UNFILLED
     energies_mj = [each.sample.energy_mj or 0 for each in seen.readings]
     assert all(a <= b for a, b in pairwise(energies_mj))
+
+
+def test_a_jump_of_the_counter_is_no_energy_and_is_reported() -> None:
+    seen = world(15, filled=True, jump_mj=50_000_000)
+    timeline = Timeline()
+    timeline.most_mw = 700_000
+    timeline.add(np.frombuffer(b"".join(pack(each, 0) for each in seen.readings), READING))
+    knots = timeline.knots()
+    begin_ns, end_ns = seen.marks_ns[0, 0], seen.marks_ns[-1, 1]
+    known_uj = np.diff(np.interp((begin_ns, end_ns), knots.mid_ns, knots.energy_uj))
+    assert [jump.grown_uj > 50_000_000_000 for jump in timeline.jumps] == [True]
+    assert known_uj / 1e6 == pytest.approx(
+        float(seen.drawn_j.sum()) + 8e-3 * 180 * len(seen.drawn_j), rel=0.03
+    )
 
 
 def test_at_rest_and_while_windows_are_long_no_samples_are_read() -> None:
