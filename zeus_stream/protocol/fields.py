@@ -39,7 +39,7 @@ BatchSize = Annotated[int, Meta(ge=1, le=2**40)]
 Control = Literal["power_limit", "graphics_clock", "memory_clock", "power_profile"]
 """What can be set of a device: its power limit, a lock of one of its clocks, its workload power profiles."""
 Searched = Literal["power_limit", "graphics_clock", "both"]
-"""What a search chooses from."""
+"""The levels that a search chooses from."""
 ControlValue = Annotated[int, Meta(ge=0, le=100_000_000)]
 """In the unit of its control: mW of a power limit; MHz at which a clock is locked, or `UNLOCKED`. Of workload
 power profiles, bit I is the profile I of `POWER_PROFILES`, and 0 is none."""
