@@ -23,10 +23,9 @@ from typing import Protocol
 import anyio
 from msgspec import Struct
 
-from collectors.beats import Beats
 from collectors.control_server import ControlServer, Door, SocketDoor, Way
 from collectors.controls.lease_messages import Outcome
-from collectors.controls.supervisor import Supervisor
+from collectors.controls.supervisor import Beats, Supervisor
 from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.device import Bus
 from collectors.devices.rapl import RaplBus

@@ -27,7 +27,7 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
 from benchmarks.harness import ROOT, options, table
 from collectors.device import Sample
-from collectors.sampling.change_detector import DetectorState, observe, pack
+from collectors.sampling.sampled_device import DetectorState, observe, pack
 
 RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
 GPU = "NVIDIA GeForce RTX 3090"

@@ -41,7 +41,7 @@ from collectors.device import (
 )
 from collectors.devices.cards.known_cards import known_card
 from collectors.real_time import take_real_time_priority
-from collectors.sampling import change_detector, schedule
+from collectors.sampling import sampled_device, schedule
 from collectors.sampling.poller import Poller
 from collectors.sampling.sampled_device import SampledDevice
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
@@ -159,7 +159,7 @@ class DeviceThread:
 
     def take_rows(self, most: int) -> list[bytes]:
         """Return the oldest readings, packed."""
-        return [change_detector.pack(reading, self._place) for reading in self.sampled.take_readings(most)]
+        return [sampled_device.pack(reading, self._place) for reading in self.sampled.take_readings(most)]
 
     def _run(self) -> None:
         take_real_time_priority()

@@ -7,8 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from collectors.beats import Beats
-from collectors.controls.supervisor import Supervisor
+from collectors.controls.supervisor import Beats, Supervisor
 from collectors.ingest.pace import GatherPace
 from collectors.log.boot_mark import BootMark
 from collectors.log.feed import LogFeed

@@ -11,7 +11,7 @@ from collectors.controls.value_changes import change, put_back
 from collectors.ingest.sessions import PublisherSession, from_json, receive
 from collectors.log.sqlite import SqliteLog
 from collectors.log.store import SessionMemory
-from collectors.sampling import change_detector
+from collectors.sampling import sampled_device
 from tests.simulation.killable_trainer import Trainer
 from tests.simulation.leased_control import LeasedControl
 from tests.simulation.processes import MS, Process, Stream
@@ -179,7 +179,7 @@ class Collector(Process, LeasedControl):
         if world.guarding:  # it holds the record's lock
             self.after(20 * MS, self._open)
             return
-        gpu.state, self.requested_mw = change_detector.DetectorState(), requested_mw
+        gpu.state, self.requested_mw = sampled_device.DetectorState(), requested_mw
         todo: tuple[lease_messages.Instruction, ...] = ()
         if not self._found:
             left, settled = world.record, world.settled
@@ -204,7 +204,7 @@ class Collector(Process, LeasedControl):
             return
         self.requested_mw = world.gpu.requested_mw
         if reading is not None:
-            self._rows += change_detector.pack(reading, 0)
+            self._rows += sampled_device.pack(reading, 0)
         self.after(world.rng.uniform(10, 30) * MS, self._poll)
 
     def _tell(self, event: lease_messages.Event) -> None:

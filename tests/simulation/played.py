@@ -14,7 +14,7 @@ from analyzers.measurement.windows import BATCH_NS
 from analyzers.results.readings import READING
 from benchmarks.windows.loads import Load
 from collectors.device import Sample
-from collectors.sampling import change_detector, schedule
+from collectors.sampling import sampled_device, schedule
 from zeus_stream.protocol.readings import Seen
 
 Rows = npt.NDArray[np.void]
@@ -57,7 +57,7 @@ def counter(
 
 def readings(shown: Counter, end_ns: int, late_ns: Callable[[], int] = lambda: 0) -> list[tuple[int, Rows]]:
     """Return what a collector reads of it, in frames: (frame time, rows). ``late_ns``: of each read."""
-    state, polls = change_detector.DetectorState(), schedule.Schedule(0)
+    state, polls = sampled_device.DetectorState(), schedule.Schedule(0)
     frames: list[tuple[int, Rows]] = []
     rows, now_ns, flush_ns = bytearray(), 0, FLUSH_NS
     t_ns, energy_mj = shown.t_ns.tolist(), shown.energy_mj.tolist()
@@ -70,10 +70,10 @@ def readings(shown: Counter, end_ns: int, late_ns: Callable[[], int] = lambda: 0
             rows.clear()
             flush_ns += FLUSH_NS
         sample = Sample(energy_mj[at] if at >= 0 else 0, None, 300_000, 300_000)
-        state, reading = change_detector.observe(state, sample, now_ns, now_ns + READ_NS, HEARTBEAT_NS)
+        state, reading = sampled_device.observe(state, sample, now_ns, now_ns + READ_NS, HEARTBEAT_NS)
         change = None
         if reading is not None:
-            rows += change_detector.pack(reading, 0)
+            rows += sampled_device.pack(reading, 0)
             if reading.seen == Seen.CHANGED:
                 change = reading.t_lo_ns, reading.t_hi_ns
         polls = schedule.was_read(polls, state.period_ns, change)

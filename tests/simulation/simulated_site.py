@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from collectors.devices.simulated import SimulatedDevice
 from collectors.devices.simulated_spec import Spec
-from collectors.sampling import change_detector
+from collectors.sampling import sampled_device
 from tests.messages import COLLECTOR_STARTED
 from tests.simulation.scheduled_loads import ScheduledLoads
 from tests.simulation.virtual_time import VirtualTime
@@ -75,7 +75,7 @@ class Gpu:
         self.found_mw = found_mw
         self.left_s = 0.0
         """Its share of the step under way, at the highest limit."""
-        self.state = change_detector.DetectorState()
+        self.state = sampled_device.DetectorState()
 
     @property
     def requested_mw(self) -> int:
@@ -87,9 +87,9 @@ class Gpu:
         locked_mhz = self.device.locked_mhz("graphics_clock")
         return self.model.workloads[workload].slowdown(self.requested_mw, locked_mhz)
 
-    def sample(self, before_ns: int) -> change_detector.Reading | None:
+    def sample(self, before_ns: int) -> sampled_device.Reading | None:
         """Read the device. Raises DeviceError."""
-        self.state, reading = change_detector.observe(
+        self.state, reading = sampled_device.observe(
             self.state, self.device.sample(), before_ns, before_ns + READ_NS, HEARTBEAT_NS
         )
         return reading

@@ -16,9 +16,8 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
 from collectors.device import PowerSample, Sample, SampleTimes
 from collectors.devices.cards.known_cards import shipped_cards
-from collectors.sampling.change_detector import Reading, pack
 from collectors.sampling.counter_filling import CounterFilling, FilledInstant
-from collectors.sampling.sampled_device import MAX_UNFILLED, SampledDevice
+from collectors.sampling.sampled_device import MAX_UNFILLED, Reading, SampledDevice, pack
 from zeus_stream.protocol.readings import Seen
 
 MS, S = 1_000_000, 1_000_000_000

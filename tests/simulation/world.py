@@ -16,7 +16,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import ApplyControl, GiveAnswer, Instruction, RestoreControl
 from analyzers.results.rows import Row, each_row
 from collectors.devices.simulated_spec import Spec, parse
-from collectors.sampling import change_detector, schedule
+from collectors.sampling import sampled_device, schedule
 from tests.messages import RUN_STARTED
 from tests.simulation.simulated_site import START_NS, Gpu, Host, Site, Training, collector_started
 from zeus_stream.protocol.events import Ask, AskTry, Event
@@ -157,7 +157,7 @@ class WatchedHost(Host):
         name, before_ns = gpu.device.gpu, self.now()
         reading = gpu.sample(before_ns)
         if reading is not None:
-            self._rows += change_detector.pack(reading, list(self.gpus).index(name))
+            self._rows += sampled_device.pack(reading, list(self.gpus).index(name))
         change = None
         if reading is not None and reading.seen == Seen.CHANGED:
             change = reading.t_lo_ns, reading.t_hi_ns

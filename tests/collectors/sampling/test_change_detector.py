@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.device import Sample
-from collectors.sampling.change_detector import ENOUGH, DetectorState, Reading, observe, pack
+from collectors.sampling.sampled_device import ENOUGH, DetectorState, Reading, observe, pack
 from zeus_stream.protocol.readings import READING_BYTES, READING_FIELDS, READING_STRUCT, Seen
 
 MS = 1_000_000

@@ -7,8 +7,7 @@ import pytest
 
 from collectors.device import Sample
 from collectors.sampling import schedule
-from collectors.sampling.change_detector import Reading
-from collectors.sampling.sampled_device import SampledDevice
+from collectors.sampling.sampled_device import Reading, SampledDevice
 from zeus_stream.protocol.readings import Seen
 
 MS = 1_000_000
