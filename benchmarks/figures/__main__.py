@@ -93,14 +93,14 @@ QUOTES = (
     ),
     Quote(
         "windows",
-        "The energy of a step of 100 ms is off by {ours} on average; reads at its two ends, by {peer}.",
+        "The energy of a step of 100 ms is off by {ours} % on average; reads at its two ends, by {peer} %.",
         {
             "ours": Place(
-                "Energy of single steps", {"load": "clean", "counter": "100 ms", "step": "100 ms"}, "shaped"
+                "Energy of single steps", {"load": "clean", "counter, ms": "100", "step, ms": "100"}, "shaped"
             ),
             "peer": Place(
                 "Energy of single steps",
-                {"load": "clean", "counter": "100 ms", "step": "100 ms"},
+                {"load": "clean", "counter, ms": "100", "step, ms": "100"},
                 "direct reads",
             ),
         },

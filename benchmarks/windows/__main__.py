@@ -165,16 +165,12 @@ def row(name: Name, step_ms: int, kind: str, runs: Sequence[Run]) -> list[object
     goal = ACCURACY[int(kind)].get(name, {}).get(step_ms) if kind in ("20", "100") else None
     met = goal is not None and (error <= goal or error <= NEAR_ORACLE * best)
     return [
-        *(name, f"{kind} ms", f"{step_ms} ms", f"{direct:.1f} %", f"{lines:.2f} %", f"{error:.3f} %"),
-        "" if np.isnan(best) else f"{best:.3f} %",
-        "" if goal is None else f"{goal:g} %",
+        *(name, kind, step_ms, f"{direct:.1f}", f"{lines:.2f}", f"{error:.3f}"),
+        "" if np.isnan(best) else f"{best:.3f}",
+        "" if goal is None else f"{goal:g}",
         "" if goal is None else ("yes" if met else "no"),
-        *(
-            f"{bias.mean():+.2f} %",
-            f"{np.sqrt(np.mean(bias**2)):.2f} %",
-            f"{bias[np.abs(bias).argmax()]:+.2f} %",
-        ),
-        *(f"{inside:.1f} %", f"{min(one.inside for one in runs):.1f} %", f"{half_width:.2f} %"),
+        *(f"{bias.mean():+.2f}", f"{bias[np.abs(bias).argmax()]:+.2f}"),
+        *(f"{inside:.1f}", f"{min(one.inside for one in runs):.1f}", f"{half_width:.2f}"),
         f"{sum(one.false for one in runs)} of {sum(one.bounded for one in runs)}",
         ", ".join(f"{kinds.count(each)} {each}" for each in ("right", "open", "wrong") if each in kinds),
     ]
@@ -186,11 +182,10 @@ def main() -> None:
         steps_ms=[int], counters=["100", "20"], seconds=20, unknown=False, wait=False,
     )  # fmt: skip
     seeds = range(given.seed, given.seed + given.runs)
-    head = "load | counter | step | direct reads | straight lines | shaped | oracle | goal | met | bias"
-    head += " | rms | worst run | in 95 % interval | worst run | its half width | false bounds"
-    head += " | kind"
+    head = "load | counter, ms | step, ms | direct reads | straight lines | shaped | oracle | goal | met"
+    head += " | bias | worst run | in 95 % interval | worst run | its half width | false bounds | kind"
     table(
-        f"Energy of single steps, mean absolute error, seeds {seeds[0]} to {seeds[-1]}",
+        f"Energy of single steps, %: mean absolute error, seeds {seeds[0]} to {seeds[-1]}",
         head,
         [
             row(

@@ -35,8 +35,8 @@ HELP = re.compile(
 """The option of every command, its heading if it is alone, and commands with sections of their own."""
 OF_MANY = {"Format of the output.  [table]": "--format", "Write JSON for programs.": "--json"}
 """Options that many commands have, by their help: the head of the page says once what they do."""
-NO_ARGUMENT = re.compile(r"^Usage: [^\n]*\[OPTIONS\]( \[?COMMAND\]? \[ARGS\]\.\.\.)?\n\n")
-"""The usage of a command without arguments, which says no more than its heading."""
+USAGE = re.compile(r"^Usage: [^\n]*\[OPTIONS\]([^\n]*)\n\n")
+"""The usage of a command: its arguments stand in its heading."""
 
 
 EXAMPLES = re.compile(r"^(?: +zeus-stream [^\n]*\n(?: {4,}[^\n]*\n)*)+\n?", re.MULTILINE)
@@ -149,8 +149,10 @@ def _command(command: click.Command, path: tuple[str, ...]) -> list[str]:
     context = click.Context(own, info_name=" ".join(path[1:]), parent=root, terminal_width=WIDTH)
     formatter = click.HelpFormatter(width=WIDTH)
     own.format_help(context, formatter)
-    text = EXAMPLES.sub("", NO_ARGUMENT.sub("", HELP.sub("", formatter.getvalue()))).rstrip()
-    parts = [f"### {' '.join(path[1:])}\n", f"```text\n{text}\n```\n"]
+    usage = USAGE.match(formatter.getvalue())
+    arguments = usage[1].split(" [COMMAND]")[0].split(" COMMAND [ARGS]")[0] if usage else ""
+    text = EXAMPLES.sub("", USAGE.sub("", HELP.sub("", formatter.getvalue()))).rstrip()
+    parts = [f"### {' '.join(path[1:])}{arguments}\n", f"```text\n{text}\n```\n"]
     listed = [f"`{each}`" for each in many] + [
         f"`{each.opts[0]}`"
         for each in command.params
