@@ -207,7 +207,7 @@ class CollectorService:
         self._publish.run_ended = self._use_times.run_ended
         self._publish.kubelet = settings.kubelet or (kubelet.SOCKET if kubelet.SOCKET.exists() else None)
         kept = settings.log_mb * 1_000_000, round(settings.log_hours * 3.6e12)
-        self._beats = Beats(self._guards, self._journal, self._pace, self._note_use, *kept)
+        self._beats = Beats(self._guards, self._journal, self._pace.gather_ns, self._note_use, *kept)
         placed = where.position, doors.limits
         self._positions = PositionServer(*placed, self._guards, lambda: self._publish.sessions)
         self._own_use = CollectorUse(host, None if settings.cpu == "off" else RaplBus(host))

@@ -29,7 +29,6 @@ from collectors.controls.device_messages import (
 from collectors.controls.device_thread import DeviceThread
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.device import Bus, Description, ProcessesSeen, ReadOnlyDevice
-from collectors.ingest.pace import GatherPace
 from collectors.log.feed import LogFeed
 from collectors.sampling import schedule
 from collectors.sampling.poller import Poller
@@ -452,13 +451,22 @@ class Beats:
         self,
         guards: Supervisor,
         journal: LogFeed,
-        pace: GatherPace,
+        gather_ns: Callable[[int], int],
         used: Callable[[], None],
         log_bytes: int,
         log_ns: int,
     ) -> None:
-        """``used``: tells the guards which devices are used. ``log_bytes``, ``log_ns``: the log's limits."""
-        self._guards, self._journal, self._pace, self._used = guards, journal, pace, used
+        """Begin with readings that were never logged.
+
+        Args:
+            guards: the devices.
+            journal: gets their readings.
+            gather_ns: returns how long readings may come together at an instant, ns (CLOCK_MONOTONIC).
+            used: tells the guards which devices are used.
+            log_bytes: limit of the log.
+            log_ns: limit of the log's age.
+        """
+        self._guards, self._journal, self._gather_ns, self._used = guards, journal, gather_ns, used
         self._log_bytes, self._log_ns = log_bytes, log_ns
         self._bell = anyio.Event()
         self._logged_ns = self._kept_ns = self._relaxed_ns = 0
@@ -480,7 +488,7 @@ class Beats:
     def _beat(self) -> float:
         """Do what is due, and return how long nothing will be, s."""
         now_ns = monotonic_ns()
-        gather_ns = self._pace.gather_ns(now_ns)
+        gather_ns = self._gather_ns(now_ns)
         resting = self._resting()
         if resting or now_ns - self._logged_ns >= gather_ns:
             if not self._guards.log_readings() and resting:

@@ -42,7 +42,7 @@ async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(t
             lambda: None,
         )
         pace = GatherPace(lambda: beats.hurry())  # noqa: PLW0108  (made below)
-        beats = Beats(guards, journal, pace, lambda: uses.append(monotonic_ns()), 10**9, 10**15)
+        beats = Beats(guards, journal, pace.gather_ns, lambda: uses.append(monotonic_ns()), 10**9, 10**15)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(beats.run)
             tasks.start_soon(feed.serve)
