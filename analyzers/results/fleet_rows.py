@@ -58,7 +58,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     command_reason: str
     """why they may not"""
     batch_size: int | None = None
-    """samples of one rank's batch; NULL: not known"""
+    """samples of one rank's batch"""
     start: int | None = None
     """number in ``settings`` of those that the run keeps to"""
     cgroup: str | None = None
@@ -88,7 +88,7 @@ class AllocationRow(Struct, frozen=True, kw_only=True):
     array_task: str | None
     """JOB_TASK; NULL: it is none"""
     name: str | None
-    """of the job, its user and partition; NULL: not known"""
+    """of the job, its user and partition"""
     uid: int
     user_name: str
     partition: str | None
@@ -124,7 +124,7 @@ class ForecastRow(Struct, frozen=True, kw_only=True):
     step: int
     """that were done when it was made"""
     made_wall_ns: int
-    """UTC, ns since 1970"""
+    """when"""
     epochs_done: int
     """epochs that had ended"""
     epochs: int | None
@@ -275,7 +275,7 @@ class OwnUseRow(Struct, frozen=True, kw_only=True):
     duration_s: float
     """seconds"""
     cpu_s: float
-    """its processor time, and that of everything on the host; NULL: not known"""
+    """its processor time, and that of everything on the host"""
     host_cpu_s: float | None
     processors: int
     """of the host"""

@@ -77,7 +77,7 @@ class TryRow(Struct, frozen=True, kw_only=True):
     energy_j: float | None
     duration_s: float
     cost_j: float | None
-    """eta x energy + (1 - eta) x highest limit of the GPUs x time; NULL: not known"""
+    """eta x energy + (1 - eta) x highest limit of the GPUs x time"""
     epoch_cost_j: float | None
     """of the latest epoch under one power limit"""
     metrics: tuple[float, ...]

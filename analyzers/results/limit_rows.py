@@ -43,7 +43,7 @@ class TrialRow(Struct, frozen=True, kw_only=True):
     temperature_c: float | None
     """mean of the GPUs, degrees Celsius"""
     began_ns: int
-    """on the clock of the lowest rank's host"""
+    """on the lowest rank's host"""
     ended_ns: int
     confirms: bool
     """the chosen limit, measured once more, and again after single GPUs were lowered below it"""
@@ -67,7 +67,7 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     number: int
     round: int
     t_ns: int
-    """on the clock of the lowest rank's host"""
+    """on the lowest rank's host"""
     selector: str
     """as the settings have it"""
     power_limit_w: float | None
@@ -90,8 +90,8 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     applied: bool
     """false: observing; the decision only says what would be saved"""
     reason: str
-    """why; whether the curve was as measured before; what had changed before a later round; until when a
-    limit is kept although the workload has changed (``profiling_share``); which ranks have come or gone"""
+    """why; what had changed before a later round; until when a limit is kept after the workload has changed
+    (``profiling_share``); which ranks have come or gone"""
     trials_run: str | None = None
     """whose trials it was chosen from, or who measured the highest limit that was remembered; NULL: none"""
     trials_round: int | None = None
@@ -139,10 +139,7 @@ class GpuLimitRow(Struct, frozen=True, kw_only=True):
 
 
 class ProfileRow(Struct, frozen=True, kw_only=True):
-    """The knowledge that each round of profiling had of a limit at its end, from its own run or another.
-
-    ``profiles`` has the rounds that count.
-    """
+    """The knowledge that a round had of a limit at its end; ``profiles`` has the rounds that count."""
 
     TABLE: ClassVar = Table("profiled", ("session", "round", "power_limit_w"))
 
@@ -184,10 +181,7 @@ class AtLimit(NamedTuple):
 
 
 class RecallRow(Struct, frozen=True, kw_only=True):
-    """The profile with which the search of a run began.
-
-    One row per run, or more if the search began again after ranks were lost. A replay uses the same profile.
-    """
+    """The profile with which the search of a run began, again after ranks were lost. A replay uses it too."""
 
     TABLE: ClassVar = Table("recalls", ("session", "round"))
 

@@ -13,7 +13,7 @@ class PipelineRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("pipelines", ("run",))
 
     run: str
-    """of this state, on the clock of the host of stage 0"""
+    """of this state, on the host of stage 0"""
     t_ns: int
     schedule: str
     """as the script names it"""
@@ -58,7 +58,7 @@ class InstructionRow(Struct, frozen=True, kw_only=True):
     waiting_w: float = 0.0
     """of the stage while it waits for another"""
     measured_wall_ns: int = 0
-    """UTC, ns since 1970"""
+    """when"""
 
 
 class InstructionSpanRow(Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class PlanRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("plans", ("run", "number"))
 
     run: str
-    """``number`` grows over the run; when it was offered, on the clock of the host of stage 0"""
+    """``number`` grows over the run; when it was offered, on the host of stage 0"""
     number: int
     t_ns: int
     slowdown: float

@@ -52,7 +52,7 @@ class WindowRow(Struct, frozen=True, kw_only=True):
     """the 95 % interval; [how well it holds](../explanation/measurement.md#what-a-step-used)"""
     energy_p97_5_j: float | None
     phase_coverage: float | None
-    """share of the phases of a step that the sensor saw in the last 20 s; 1: all; NULL: not known"""
+    """share of the phases of a step that the sensor saw in the last 20 s; 1: all"""
     power_limit_w: float | None
     """in force all through; NULL: it changed, or is not known"""
     estimator: str | None

@@ -105,7 +105,7 @@ def main() -> None:
 
     def add(name: str, rounds: int, change: Callable[[Random, float], EnergyDifference | None]) -> None:
         known = shares(given.sessions, f"{given.seed} {name} {rounds}", change)
-        rows.append((name, rounds, *(f"{100 * each:.2f} %" for each in known)))
+        rows.append((name, rounds, *(f"{100 * each:.2f}" for each in known)))
         if not 0.93 <= known[0] <= 0.97 or max(known[1:3]) > 0.01:
             missed.append(f"{name}, {rounds} rounds")
 
@@ -113,7 +113,7 @@ def main() -> None:
         for rounds in (6, 10, 20):
             add(name, rounds, lambda rng, percent: compare_rounds(*session(rng, percent, rounds, warm_up_s)))  # noqa: B023  (called here)
     add("history", 5, lambda rng, percent: compare_sessions(*past_sessions(rng, percent)))
-    head = ("drift", "rounds", "coverage", "false, 0 %", "false, 5 %", "found, 10 %")
+    head = ("drift", "rounds", "coverage, %", "false at 0 %, %", "false at 5 %, %", "found at 10 %, %")
     table(f"Differences on GPUs that warm up: {given.sessions} sessions each", head, rows)
     if missed:
         sys.exit(f"missed: {'; '.join(missed)}")

@@ -38,10 +38,6 @@ class ArchiveFile:
 
         Raises:
             RefusedError: the statement is wrong, takes too long, or returns too much.
-
-        Example:
-            >>> zeus_stream.open("energy.duckdb").sql("SELECT sum(energy_j) AS j FROM steps").to_pylist()
-            [{'j': 81240.5}]
         """
         import pyarrow as pa  # noqa: PLC0415  (heavy, and only needed here)
 

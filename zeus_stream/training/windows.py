@@ -183,12 +183,6 @@ class Window:
 
         Returns:
             `Missing`, with the reason, if the energy is not known. It has the same fields, all None.
-
-        Example:
-            >>> with zeus_stream.window("validation") as w:
-            ...     evaluate()
-            >>> w.energy().energy_j
-            812.4
         """
         if self.open or self._session is None or self.number < 0:
             return self._without_energy()

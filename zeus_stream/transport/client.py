@@ -108,10 +108,6 @@ class Connection:
         Raises:
             RefusedError: DuckDB's or the analyzer's sentence: an error in the SQL, too long, too many rows.
             UnreachableError: no analyzer answers.
-
-        Example:
-            >>> zeus_stream.connect().sql("SELECT sum(energy_j) AS j FROM steps").to_pylist()
-            [{'j': 81240.5}]
         """
         table, truncated = self.ask(query, max_rows=max_rows, timeout_s=timeout_s)
         if truncated:
@@ -160,9 +156,6 @@ class Connection:
             run: name of a run. None: all runs.
             name: name of the windows. None: all names.
             timeout_s: seconds that the query may take.
-
-        Example:
-            >>> zeus_stream.connect().windows(name="validation").to_pandas()
         """
         return self.sql(windows_query(run, name), timeout_s=timeout_s)
 
