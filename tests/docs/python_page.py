@@ -63,8 +63,8 @@ Nobody makes these objects: the functions above return them.
 """
 ZEUS_HEAD = """## zeus_stream.zeus
 
-Classes with the names and signatures of Zeus 0.16: see [Coming from Zeus](../coming-from/zeus.md). `help()`
-has their arguments, which are those of Zeus.
+Classes with the names and signatures of Zeus 0.16, which [Coming from Zeus](../coming-from/zeus.md) explains.
+`help()` has their arguments, which are those of Zeus:
 """
 
 
@@ -78,12 +78,7 @@ def python_page() -> str:
     for name, kind in returned().items():
         parts += _described(name, kind, "###", made_by_others=True)
     parts.append(ZEUS_HEAD)
-    rows = [f"| `{name}` | {_first_sentence(getattr(zeus, name))} |" for name in zeus.__all__]
-    return "\n".join([*parts, "| name | what it is |\n|---|---|", *rows]) + "\n"
-
-
-def _first_sentence(value: Any) -> str:
-    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].replace("``", "`").split())
+    return "\n".join([*parts, ", ".join(f"`{name}`" for name in zeus.__all__)]) + ".\n"
 
 
 def returned() -> dict[str, type]:
