@@ -202,13 +202,12 @@ class Belief(Struct, frozen=True, kw_only=True):
         rng = np.random.default_rng(0)
         counts = np.floor(self.weight * DRAWS + rng.uniform()).astype(int)
         counts[np.argmax(self.weight)] += max(0, DRAWS // 2 - counts.sum())
-        drawn = np.concatenate(
-            [
-                rng.multivariate_normal(mean, covariance, count, method="eigh")
-                for mean, covariance, count in zip(self.mean, self.covariance, counts, strict=True)
-                if count
-            ]
-        )
+        of = counts > 0
+        variances, axes = np.linalg.eigh(self.covariance[of])
+        roots = axes * np.sqrt(np.abs(variances))[:, None]
+        which = np.repeat(np.arange(len(roots)), counts[of])
+        normal = rng.standard_normal((len(which), self.mean.shape[1], 1))
+        drawn = self.mean[of][which] + (roots[which] @ normal)[:, :, 0]
         if self.factor is None:
             return np.asarray(np.expm1(drawn - drawn.min(axis=1, keepdims=True)))
         over = drawn - drawn[:, [self.top]] - log(self.factor)

@@ -309,30 +309,20 @@ def _combined(
     means: Means,
 ) -> Belief:
     """Return every curve given what every model of the noise says was measured, weighed by the evidence."""
-    log_weights, found = [], []
-    for curve in curves:
-        prior = curve.covariance
-        off = means.mean - curve.mean[at]
-        total = prior[np.ix_(at, at)] + means.covariance
-        right = np.concatenate([np.broadcast_to(prior[at], (len(off), *prior[at].shape)), off[:, :, None]], 2)
-        solved = np.linalg.solve(total, right)
-        known, weighed = solved[:, :, :-1], solved[:, :, -1]
-        evidence = -0.5 * (np.sum(off * weighed, axis=1) + np.linalg.slogdet(total)[1])
-        log_weights.append(log(max(curve.weight, 1e-300)) + means.log_weight + evidence)
-        found.append((curve, prior[:, at], known, weighed))
-    log_weight = np.array(log_weights)
+    prior, usual = np.array([of.covariance for of in curves]), np.array([of.mean for of in curves])
+    off = means.mean - usual[:, None, at]
+    total = prior[:, None, at[:, None], at] + means.covariance
+    weighed = np.linalg.solve(total, off[..., None])
+    evidence = -0.5 * (np.sum(off * weighed[..., 0], axis=2) + np.linalg.slogdet(total)[1])
+    likely = [log(max(curve.weight, 1e-300)) for curve in curves]
+    log_weight = np.array(likely)[:, None] + means.log_weight + evidence
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     order = np.argsort(weight, axis=None)[::-1]
     enough = int(np.searchsorted(np.cumsum(weight.flat[order]), 1 - NEGLIGIBLE)) + 1
-    mean, covariance, weights, kinds = [], [], [], []
-    for kind, model in zip(*np.unravel_index(order[:enough], weight.shape), strict=True):
-        curve, across, known, weighed = found[kind]
-        after = curve.covariance - across @ known[model]
-        mean.append(curve.mean + across @ weighed[model])
-        covariance.append((after + after.T) / 2)
-        weights.append(weight[kind, model])
-        kinds.append(kind)
+    kind, model = np.unravel_index(order[:enough], weight.shape)
+    across = prior[kind][:, :, at]
+    after = prior[kind] - across @ np.linalg.solve(total[kind, model], across.transpose(0, 2, 1))
     by_model = weight.sum(axis=0)
     error = np.full(len(steps), np.inf)
     error[at] = by_model @ np.diagonal(means.covariance, axis1=1, axis2=2)
@@ -341,10 +331,10 @@ def _combined(
         controls=controls,
         saved=saved,
         steps=steps,
-        weight=np.array(weights) / sum(weights),
-        mean=np.array(mean),
-        covariance=np.array(covariance),
-        kind=np.array(kinds),
+        weight=weight[kind, model] / weight[kind, model].sum(),
+        mean=usual[kind] + (across @ weighed[kind, model])[:, :, 0],
+        covariance=(after + after.transpose(0, 2, 1)) / 2,
+        kind=kind,
         again=len(KINKS),
         error=error,
         models=by_model,

@@ -102,8 +102,8 @@ def limit_means(blocks: Blocks, deviation: float, drift: Floats) -> Means:
     correlations, ratios, priors = _models(_usual_length(blocks))
     of = np.concatenate(
         [
-            correlations[:WITHIN, _steps_apart(blocks.position)],
-            correlations[WITHIN:, _steps_apart(_visit_middles(blocks))],
+            correlations[:WITHIN].take(_steps_apart(blocks.position), axis=1),
+            correlations[WITHIN:].take(_steps_apart(_visit_middles(blocks)), axis=1),
         ]
     )
     rough = _rough_variance(blocks, deviation)

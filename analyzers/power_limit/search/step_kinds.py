@@ -118,8 +118,15 @@ def _blocks(blocks: Sequence[Trial]) -> _Blocks:
 def _changed_share(of: _Blocks) -> Floats | None:
     """Return which share of the steps of each block is of the changed kind, shape (n,); None: not clear."""
     limits = np.unique(of.limit)
-    noise = [_noise(of, value) for value in (of.log_ns, of.log_power)]
-    modes = [mode for limit in limits for mode in _modes(of, of.limit == limit, noise)]
+    there = [(of.limit == limit) & (of.steps > 0) for limit in limits]
+    sides = [[_cut(value, of.steps, here) for here in there] for value in (of.log_ns, of.log_power)]
+    if not any(cut for by_limit in sides for cut in by_limit):
+        return None  # at each limit there is one kind
+    noise = [
+        _noise(of, value, [cut or [here] for cut, here in zip(by_limit, there, strict=True)])
+        for value, by_limit in zip((of.log_ns, of.log_power), sides, strict=True)
+    ]
+    modes = [mode for here, *cuts in zip(there, *sides, strict=True) for mode in _modes(of, here, cuts, noise)]
     kinds = [_changed(of, modes, unchanged, noise) for unchanged in modes if not unchanged.alone]
     seen, left = [_limits_of_unchanged(of, kind) for kind in kinds], [_left(of, kind) for kind in kinds]
     clear = [i for i in range(len(kinds)) if seen[i] > 1 and left[i] <= 1 - EXPLAINED]
@@ -132,26 +139,22 @@ def _changed_share(of: _Blocks) -> Floats | None:
     return share if returns >= RETURNS else None
 
 
-def _noise(of: _Blocks, value: Floats) -> float:
-    """Return about the standard deviation of a step within kinds."""
-    off = []
-    for limit in np.unique(of.limit):
-        there = (of.limit == limit) & (of.steps > 0)
-        sides = _cut(value, of.steps, there) or [there]
-        off += [(value[side] - np.median(value[side])) * np.sqrt(of.steps[side]) for side in sides]
+def _noise(of: _Blocks, value: Floats, sides: Sequence[Sequence[Bools]]) -> float:
+    """Return about the standard deviation of a step within kinds. ``sides``: of each limit."""
+    off = [
+        (value[side] - np.median(value[side])) * np.sqrt(of.steps[side]) for here in sides for side in here
+    ]
     return NORMAL * float(np.median(np.abs(np.concatenate(off))))
 
 
-def _modes(of: _Blocks, here: Bools, noise: Sequence[float]) -> list[_Mode]:
-    """Return the kinds of step at one limit, one or two: by time, else by power."""
-    there = here & (of.steps > 0)
-    for value, deviation in zip((of.log_ns, of.log_power), noise, strict=True):
-        sides = _cut(value, of.steps, there)
+def _modes(
+    of: _Blocks, there: Bools, cuts: Sequence[Sequence[Bools]], noise: Sequence[float]
+) -> list[_Mode]:
+    """Return the kinds of step at one limit, one or two: by time, else by power. ``cuts``: by each of both."""
+    for value, sides, deviation in zip((of.log_ns, of.log_power), cuts, noise, strict=True):
         if sides and np.median(value[sides[1]]) - np.median(value[sides[0]]) > SURE * deviation:
-            break
-    else:
-        sides = [there]
-    return [_mode(of, side, alone=len(sides) == 1) for side in sides]
+            return [_mode(of, side, alone=False) for side in sides]
+    return [_mode(of, there, alone=True)]
 
 
 def _mode(of: _Blocks, side: Bools, *, alone: bool) -> _Mode:
@@ -169,7 +172,7 @@ def _cut(value: Floats, steps: Floats, there: Bools) -> list[Bools]:
     if x[-1] - x[0] <= APART:
         return []
     # the cut with the least squares on both sides: that with the most between them
-    x_off = x - np.average(x, weights=weight)
+    x_off = x - (x * weight).sum() / weight.sum()
     below, sums = np.cumsum(weight)[:-1], np.cumsum(weight * x_off)[:-1]
     between = sums**2 * (1 / below + 1 / (weight.sum() - below))
     cut = int(np.argmax(between))
