@@ -38,7 +38,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.power_limit.search.noise import Floats
-from analyzers.power_limit.search.visit_blocks import NORMAL, log_energy, log_time
+from analyzers.power_limit.search.visit_blocks import NORMAL
 from analyzers.power_limit.selectors import Trial
 from zeus_stream.bench.student import student_quantile
 
@@ -209,7 +209,8 @@ def _is_whole(trial: Trial) -> bool:
 
 def _logs(trials: Sequence[Trial]) -> Floats:
     """Return the logarithms of a step's energy and time, shape (n, 2)."""
-    return np.array([(log_energy(each), log_time(each)) for each in trials]).reshape(-1, 2)
+    of = np.array([(each.energy_mj, each.duration_ns, each.steps) for each in trials], float).reshape(-1, 3)
+    return np.asarray(np.log(of[:, :2] / of[:, 2:]))
 
 
 def _pair(of: Floats) -> Pair:
@@ -276,7 +277,9 @@ class Scatter:
             return False
         mean = self._mean_off(latest)
         far = np.abs(mean) > least
-        far &= np.sort(np.sign(mean) * latest, axis=0)[-LEAST] > CALM  # three are no change, however odd
+        far &= (np.sign(mean) * latest > CALM).sum(axis=0) >= LEAST  # three are no change, however odd
+        if not far.any():
+            return False
         low, high = self._farthest(length)
         far &= (mean > high) | (mean < low)
         if not far.any():
