@@ -183,13 +183,17 @@ def _choices(
     """Yield choices of options with fewer changes, until one has few enough."""
     top = _clocks_mhz(graph, profile, [0] * len(graph.instructions))
     mean_j = (play(graph, profile, top, 0.0)[1] - point.bound_j) / len(graph.instructions)
+    solved: dict[tuple[int, ...], FrontierPoint] = {}  # one of five groupings was there before
     for share in (*CHANGE_SHARES, *DEARER):
         priced = point
         for _ in range(ROUNDS):
             pairs = zip(graph.instructions, priced.choice, strict=True)
             edges_s = overlaps_s(graph, [profile.of(each)[at].time_s for each, at in pairs], switching_s)
-            groups = _runs(graph, profile, priced.prices_w, edges_s, share * mean_j)
-            priced = FrontierProgram(graph, profile, groups, reserves_s).solve(deadline_s, quick=True)
+            groups = tuple(_runs(graph, profile, priced.prices_w, edges_s, share * mean_j))
+            if groups not in solved:
+                program = FrontierProgram(graph, profile, groups, reserves_s)
+                solved[groups] = program.solve(deadline_s, quick=True)
+            priced = solved[groups]
             yield priced.choice
         clocks = _clocks_mhz(graph, profile, priced.choice)
         if share >= CHANGE_SHARES[-1] and most_changes(graph, clocks) <= changes_per_s * deadline_s:

@@ -126,7 +126,9 @@ def _changed_share(of: _Blocks) -> Floats | None:
         _noise(of, value, [cut or [here] for cut, here in zip(by_limit, there, strict=True)])
         for value, by_limit in zip((of.log_ns, of.log_power), sides, strict=True)
     ]
-    modes = [mode for here, *cuts in zip(there, *sides, strict=True) for mode in _modes(of, here, cuts, noise)]
+    modes = [
+        mode for here, *cuts in zip(there, *sides, strict=True) for mode in _modes(of, here, cuts, noise)
+    ]
     kinds = [_changed(of, modes, unchanged, noise) for unchanged in modes if not unchanged.alone]
     seen, left = [_limits_of_unchanged(of, kind) for kind in kinds], [_left(of, kind) for kind in kinds]
     clear = [i for i in range(len(kinds)) if seen[i] > 1 and left[i] <= 1 - EXPLAINED]
@@ -147,9 +149,7 @@ def _noise(of: _Blocks, value: Floats, sides: Sequence[Sequence[Bools]]) -> floa
     return NORMAL * float(np.median(np.abs(np.concatenate(off))))
 
 
-def _modes(
-    of: _Blocks, there: Bools, cuts: Sequence[Sequence[Bools]], noise: Sequence[float]
-) -> list[_Mode]:
+def _modes(of: _Blocks, there: Bools, cuts: Sequence[Sequence[Bools]], noise: Sequence[float]) -> list[_Mode]:
     """Return the kinds of step at one limit, one or two: by time, else by power. ``cuts``: by each of both."""
     for value, sides, deviation in zip((of.log_ns, of.log_power), cuts, noise, strict=True):
         if sides and np.median(value[sides[1]]) - np.median(value[sides[0]]) > SURE * deviation:
