@@ -8,7 +8,7 @@ from tests.fuzz import neighbours
 
 
 @pytest.mark.parametrize("kind", neighbours.KINDS)
-@settings(deadline=None, max_examples=5)
+@settings(deadline=None, max_examples=3)
 @given(seed=st.integers(0, 2**32))
 def test_what_is_ours_is_the_same_as_without_a_neighbour(kind: neighbours.Kind, seed: int) -> None:
     assert neighbours.play(seed, kind) == []

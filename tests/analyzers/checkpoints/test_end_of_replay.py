@@ -39,7 +39,7 @@ def keys(result: Result) -> set[Key]:
     return {(row.session, row.kind, row.index, row.gpu) for row in rows if isinstance(row, WindowRow)}
 
 
-@pytest.mark.parametrize("after_ns", [after_ms * MS for after_ms in range(200, 700, 100)])
+@pytest.mark.parametrize("after_ns", [after_ms * MS for after_ms in range(200, 700, 200)])
 def test_rows_that_are_stored_do_not_come_again_after_the_replay(after_ns: int) -> None:
     interpreters = [Interpreter(RunSettings(selector=None)) for _ in range(2)]
     stored, again, later = set[Key](), set[Key](), set[Key]()

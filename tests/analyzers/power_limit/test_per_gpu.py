@@ -235,7 +235,7 @@ def test_short_epochs_do_not_hinder_it() -> None:
 
 
 @pytest.mark.sweep
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.floats(0.15, 0.25), min_size=2, max_size=6),
     st.sampled_from([0.0, 0.005, 0.02]),

@@ -45,7 +45,7 @@ STARTS: dict[str, Callable[[int], float]] = {
 @pytest.mark.parametrize("kind", STARTS)
 def test_what_is_stated_leaves_out_what_the_search_leaves_out(kind: str) -> None:
     off = []
-    for number in range(8):
+    for number in range(0, 8, 2):
         curve = published(number, noise=0.01, seed=number, swing=STARTS[kind])
         chosen = curve.searched(goal("energy"))
         assert chosen.costs is not None
@@ -58,7 +58,7 @@ def test_what_is_stated_leaves_out_what_the_search_leaves_out(kind: str) -> None
 @pytest.mark.parametrize("noise", [0.01, 0.04])
 def test_the_intervals_hold_in_95_percent(noise: float) -> None:
     held = []
-    for seed in range(40):
+    for seed in range(24):
         curve = published(seed, noise=noise, seed=seed, count=11)
         chosen = curve.searched(goal(("energy", "cost:0.5")[seed % 2]))
         assert chosen.costs is not None

@@ -143,7 +143,7 @@ SCRIPT = """
 import time
 import zeus_stream
 
-for _ in zeus_stream.steps(range(300)):
+for _ in zeus_stream.steps(range(100)):
     time.sleep(0.05)
 """
 
