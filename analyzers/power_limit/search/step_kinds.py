@@ -150,7 +150,7 @@ def _noise(of: _Blocks, value: Floats, sides: Sequence[Sequence[Bools]]) -> floa
 
 
 def _modes(of: _Blocks, there: Bools, cuts: Sequence[Sequence[Bools]], noise: Sequence[float]) -> list[_Mode]:
-    """Return the kinds of step at one limit, one or two: by time, else by power. ``cuts``: by each of both."""
+    """Return the kinds of step at one limit, one or two: by time, else by power. ``cuts``: of each."""
     for value, sides, deviation in zip((of.log_ns, of.log_power), cuts, noise, strict=True):
         if sides and np.median(value[sides[1]]) - np.median(value[sides[0]]) > SURE * deviation:
             return [_mode(of, side, alone=False) for side in sides]
