@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from collectors import processes
 from collectors.controls.supervisor import Supervisor
 from collectors.ingest import gpu_processes, kubelet
-from collectors.ingest.gpu_processes import GpuProcesses, works_for
-from collectors.ingest.gpu_uses import GpuUses
+from collectors.ingest.gpu_processes import GpuProcesses, GpuUses, works_for
 from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, GatherPace, ShortWindows
 from collectors.ingest.sessions import (
     MAX_BYTES_PER_S,

@@ -5,8 +5,8 @@ forked child, which locks its DuckDB first (`confined_query`).
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -22,7 +22,6 @@ from analyzers.archive.opening import (
     CHECKPOINT,
     NEVER,
     Connection,
-    Reader,
     connect,
     damage,
     forget_freed,
@@ -35,9 +34,8 @@ from analyzers.archive.rollups.ended_runs import keep_ended
 from analyzers.archive.rollups.retention import needed, prune
 from analyzers.archive.rollups.rollup import add_hours
 from analyzers.archive.row_writer import RowWriter
-from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.seals.chain import Chain
-from analyzers.archive.store import Page, Received
+from analyzers.archive.store import Received
 from analyzers.results.memory import Memory
 from analyzers.results.rows import CheckpointRow, Derived
 from analyzers.results.table import Table
@@ -75,6 +73,8 @@ class DuckdbFile:
         self.reader = FrameReader(file.cursor, logs, f"own-{self.archive_id}")
         chain = Chain(connection, self.archive_id, file.path.with_name(KEY_FILE))
         self.writer = RowWriter(connection, _FileTarget(file, logs, chain), self.reader, logs)
+        self.position, self.replay = self.reader.position, self.reader.replay
+        self.query, self.reading = file.query, file.reading
 
     @classmethod
     def open(cls, path: Path, settings: Settings, *, again: bool = False, checkpoints: bool = True) -> Self:
@@ -161,12 +161,6 @@ class DuckdbFile:
     ) -> None:
         self.writer.put(received, rows, interpreted, replaying=replaying)
 
-    def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
-        return self.reader.position(host)
-
-    def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
-        return self.reader.replay(since)
-
     def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
         return read_memory(self.reader, since, sessions)
 
@@ -174,16 +168,8 @@ class DuckdbFile:
         with self.file.cursor() as cursor:
             return read_checkpoint(cursor, name)
 
-    def query(self, question: Question, out: int) -> Callable[[], None]:
-        """Have a query answered into a pipe by a child of this process; return what ends it."""
-        return self.file.query(question, out)
-
     def prune(self, settings: Settings, wall_ns: int, code: str | None = None) -> dict[str, int]:
         return prune(lambda: _transaction(self.file, {}), settings, wall_ns, needed(self.reader, code))
-
-    def reading(self) -> AbstractContextManager[Reader]:
-        """Give a reader of what is stored now. For any thread."""
-        return self.file.reading()
 
     def close(self) -> None:
         """Close the file. Readers have to be done."""

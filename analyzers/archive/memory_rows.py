@@ -8,9 +8,9 @@ from msgspec import Struct
 from analyzers.archive.frame_reader import FrameReader, as_row
 from analyzers.archive.opening import Connection
 from analyzers.results.fleet_rows import EarlierUse
+from analyzers.results.limit_rows import AtLimit
 from analyzers.results.memory import Begun, KnownOwners, Memory
 from analyzers.results.rows import (
-    AtLimit,
     CheckpointRow,
     GpuRow,
     InstructionRow,

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.settings import Settings
+from zeus_stream.sql_text import quoted
 
 THREADS = 1
 """Of DuckDB: the writer and each query then work in the thread that calls. A second made a commit of 1000
@@ -73,8 +74,7 @@ def attach_internal(path: Path) -> Connection:
     DuckDB moves no table to another schema, so a list of few tables needs a database of its own.
     """
     connection = duckdb.connect()
-    name = str(path).replace("'", "''")
-    connection.execute(f"ATTACH '{name}' AS internal (READ_ONLY)")
+    connection.execute(f"ATTACH {quoted(path)} AS internal (READ_ONLY)")
     shown = files("analyzers.archive").joinpath("queries/tables.sql").read_text(encoding="utf-8")
     for table, _ in connection.execute(shown).fetchall():
         connection.execute(f"CREATE VIEW {table} AS FROM internal.{table}")

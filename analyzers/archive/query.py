@@ -13,10 +13,11 @@ from analyzers.archive.opening import Connection, Reader
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.schema import view_sql
 from analyzers.results.signal_rows import SignalRow
-from zeus_stream.errors import RefusedError, StorageError, explaining
+from zeus_stream.errors import StorageError, explaining
 from zeus_stream.formulas import without_formulas
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
+from zeus_stream.transport.client import too_many
 
 EXPORT_ROWS = 120_000
 """Rows of a Parquet row group."""
@@ -34,10 +35,7 @@ def read_file(path: Path, sql: str, settings: Settings, signals: Sequence[Signal
         finally:
             queries.stop()
     if truncated:
-        raise RefusedError(
-            f"query: could not return everything: there are more than {settings.query_rows} rows."
-            " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
-        )
+        raise too_many(settings.query_rows)
     return table
 
 

@@ -22,6 +22,7 @@ from analyzers.archive.open_file import OpenFile
 from analyzers.archive.opening import THREADS, first_line
 from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.settings import Settings
+from zeus_stream.sql_text import quoted
 
 
 class DamagedParts(Struct, frozen=True):
@@ -107,10 +108,10 @@ def compact(path: Path, settings: Settings) -> tuple[int, int] | None:
     fresh.unlink(missing_ok=True)
     try:
         with duckdb.connect(config=config) as connection:
-            connection.execute(f"ATTACH '{_quoted(path)}' AS old (READ_ONLY)")  # it holds the lock to the end
+            connection.execute(f"ATTACH {quoted(path)} AS old (READ_ONLY)")  # it holds the lock to the end
             if Path(f"{path}.wal").exists() or _free_share(connection) < FREE_SHARE:
                 return None
-            connection.execute(f"ATTACH '{_quoted(fresh)}' AS fresh (STORAGE_VERSION 'v1.5.0')")
+            connection.execute(f"ATTACH {quoted(fresh)} AS fresh (STORAGE_VERSION 'v1.5.0')")
             connection.execute("COPY FROM DATABASE old TO fresh")
             _compare(connection, path)
             connection.execute("DETACH fresh")
@@ -155,7 +156,3 @@ def _compare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
             raise StorageError(
                 f"{path}: could not be compacted: the copy has other rows in {table}. Report it."
             )
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")

@@ -12,7 +12,8 @@ from analyzers.batch_size.known_jobs import LearnedHistory
 from analyzers.batch_size.policy import Choice, TryVerdict
 from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session
-from analyzers.results.rows import Ended, TryRow, WindowRow
+from analyzers.results.job_rows import Ended
+from analyzers.results.rows import TryRow, WindowRow
 from zeus_stream.protocol.events import TryWanted
 
 

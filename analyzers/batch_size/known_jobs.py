@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, TryVerdict
 from analyzers.fleet.ownership import Owners, name_of
+from analyzers.results.job_rows import Ended
 from analyzers.results.memory import Memory
-from analyzers.results.rows import Ended, JobRow, TryRow
+from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.protocol.events import TryWanted
 
 MAX_TRIES = 1_000

@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from analyzers.results.rows import Ended
+from analyzers.results.job_rows import Ended
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from analyzers.leases.site_leases import SiteLeases
 from zeus_stream.errors import StorageError
 from zeus_stream.service_packages import install_command
 from zeus_stream.settings import Settings
+from zeus_stream.sql_text import quoted
 
 LAKE = "lake"
 """Name of the attached database."""
@@ -75,11 +76,11 @@ def attach(
         for name in EXTENSIONS:
             _load(connection, name)
         options = [f"DATA_INLINING_ROW_LIMIT {INLINED_ROWS}"]
-        options += [f"DATA_PATH '{_quoted(data)}'"] if data else []
+        options += [f"DATA_PATH {quoted(data)}"] if data else []
         options += ["READ_ONLY"] if read_only else []
         if data is not None and object_store.is_bucket(data):
             _open_bucket(connection)
-        attaching = f"ATTACH 'ducklake:postgres:{_quoted(address)}' AS {LAKE} ({', '.join(options)})"
+        attaching = f"ATTACH {quoted(f'ducklake:postgres:{address}')} AS {LAKE} ({', '.join(options)})"
         try:
             for option, value in RETRIES.items():
                 connection.execute(f"SET ducklake_{option} = {value}")
@@ -136,7 +137,7 @@ def _open_bucket(connection: Connection) -> None:
     _load(connection, "httpfs")
     fields = object_store.secret(os.environ)
     words = [
-        f"{name} {value}" if isinstance(value, bool) else f"{name} '{_quoted(value)}'"
+        f"{name} {value}" if isinstance(value, bool) else f"{name} {quoted(value)}"
         for name, value in fields.items()
     ]
     connection.execute(f"CREATE SECRET lake_files (TYPE s3, {', '.join(words)})")
@@ -145,7 +146,8 @@ def _open_bucket(connection: Connection) -> None:
 def _check_writable(connection: Connection, data: str) -> None:
     """Write a small file into a bucket; the keeper removes it after a day. Raises StorageError."""
     try:
-        connection.execute(f"COPY (SELECT 1 AS probe) TO '{_quoted(data.rstrip('/'))}/probe.parquet'")
+        target = quoted(f"{data.rstrip('/')}/probe.parquet")
+        connection.execute(f"COPY (SELECT 1 AS probe) TO {target}")
     except duckdb.Error as wrong:
         raise StorageError(f"lake: could not write to {data}: {why(str(wrong))}") from wrong
 
@@ -235,13 +237,9 @@ def _load(connection: Connection, name: str) -> None:
     )
     file = next(iter(found), None)
     try:
-        connection.execute(f"LOAD {name}" if file is None else f"LOAD '{_quoted(str(file))}'")
+        connection.execute(f"LOAD {name}" if file is None else f"LOAD {quoted(file)}")
     except duckdb.Error as wrong:
         raise StorageError(
             f"lake: could not load DuckDB's extension {name}: {first_line(str(wrong))}. Run"
             f" `{install_command('scale')}`: it replaces DuckDB {duckdb.__version__} by one that has them."
         ) from wrong
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''")

@@ -21,8 +21,9 @@ from msgspec.structs import asdict, replace
 
 from analyzers.fleet.session import Session
 from analyzers.power_limit.selectors import Trial
+from analyzers.results.limit_rows import AtLimit
 from analyzers.results.memory import Memory
-from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
+from analyzers.results.rows import ProfileRow, RecallRow
 from zeus_stream.protocol.fields import Searched
 from zeus_stream.protocol.notes import DeviceFound
 

@@ -14,8 +14,8 @@ from analyzers.power_limit.search.step_costs import StepCosts
 from analyzers.power_limit.selectors import Trial
 from analyzers.power_limit.trials import Taken, joined, trial_row
 from analyzers.power_limit.visits import MAX_AWAITED, MeasureTrial
-from analyzers.results.limit_rows import COUNTED
-from analyzers.results.rows import AtLimit, DecisionRow, ProfileRow, Row, TrialRow
+from analyzers.results.limit_rows import COUNTED, AtLimit
+from analyzers.results.rows import DecisionRow, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
 
 BEHIND_NS = 2_000_000_000

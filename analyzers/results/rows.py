@@ -19,9 +19,8 @@ from analyzers.results.fleet_rows import (
     OwnUseRow,
     RunRow,
 )
-from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
+from analyzers.results.job_rows import JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import (
-    AtLimit,
     BudgetRow,
     BudgetShareRow,
     BudgetTargetRow,
@@ -40,42 +39,6 @@ from analyzers.results.pipeline_rows import (
 )
 from analyzers.results.signal_rows import SignalRow
 from analyzers.results.window_rows import Floats, GapRow, Ints, MetricRow, PhaseRow, WindowRow
-
-__all__ = [
-    "PUBLISHED",
-    "AllocationRow",
-    "AtLimit",
-    "BudgetRow",
-    "BudgetShareRow",
-    "BudgetTargetRow",
-    "CheckpointRow",
-    "CommandRow",
-    "DecisionRow",
-    "Ended",
-    "ForecastRow",
-    "GapRow",
-    "GpuLimitRow",
-    "GpuRow",
-    "InstructionRow",
-    "InstructionSpanRow",
-    "JobRow",
-    "MetricRow",
-    "OwnUseRow",
-    "PhaseRow",
-    "PipelineRow",
-    "PlanPointRow",
-    "PlanRow",
-    "ProfileRow",
-    "RecallRow",
-    "Row",
-    "RunRow",
-    "SignalRow",
-    "SimulatedTryRow",
-    "SimulationRow",
-    "TrialRow",
-    "TryRow",
-    "WindowRow",
-]
 
 Row = (
     WindowRow

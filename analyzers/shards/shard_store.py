@@ -7,21 +7,18 @@ checkpoint are read from PostgreSQL; from there on the hosts' logs are interpret
 replaced cannot store, so none of its commands leaves.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.rows.tables import TABLES
-from analyzers.archive.sandbox.bounded_queries import Question
-from analyzers.archive.store import Page, Received
+from analyzers.archive.store import Received
 from analyzers.leases.site_leases import RememberedRow, SiteLeases, pack
 from analyzers.results.memory import Memory
 from analyzers.results.rows import CheckpointRow, Derived, GapRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
-from zeus_stream.settings import Settings
 
 REMEMBERED: tuple[type[ProfileRow | RecallRow | JobRow | TryRow | CheckpointRow], ...] = (
     ProfileRow,
@@ -39,6 +36,9 @@ class ShardStore:
     def __init__(self, file: StoreClient, leases: SiteLeases, shard: int, epoch: int) -> None:
         """Read the memory of a shard into its file, which is new. Raises StorageError."""
         self._file = file
+        self.archive_id, self.starts, self.commands = file.archive_id, file.starts, file.commands
+        self.position, self.replay, self.query = file.position, file.replay, file.query
+        self.prune, self.close = file.prune, file.close
         self._lease = leases, shard, epoch
         rows = _rows(leases.remembered(shard))
         self._recalled = tuple(row.session for row in rows if isinstance(row, RecallRow))
@@ -48,21 +48,6 @@ class ShardStore:
         """Says what the lake will miss."""
         if kept := [row for row in rows if not isinstance(row, CheckpointRow)]:
             file.put([], kept)
-
-    @property
-    def archive_id(self) -> str:
-        """UUID of the file."""
-        return self._file.archive_id
-
-    @property
-    def starts(self) -> int:
-        """The number of times that the file was opened."""
-        return self._file.starts
-
-    @property
-    def commands(self) -> CommandFile | None:
-        """Rows that commands wait for and that are not stored yet."""
-        return self._file.commands
 
     def put(
         self,
@@ -80,12 +65,6 @@ class ShardStore:
             self._lost = [_gap(shard, gone)]
         self._file.put(received, rows, interpreted, replaying=replaying)
 
-    def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
-        return self._file.position(host)
-
-    def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
-        return self._file.replay(since)
-
     def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
         """Return what an analyzer needs at its start, and what any run remembered: any may go on."""
         found = self._file.memory(since, [*sessions, *self._recalled])
@@ -94,16 +73,6 @@ class ShardStore:
     def checkpoint(self, name: str) -> CheckpointRow | None:
         """Return the last checkpoint of the holder before, if it has that name."""
         return self._checkpoint if self._checkpoint is not None and self._checkpoint.name == name else None
-
-    def query(self, question: Question, out: int) -> Callable[[], None]:
-        return self._file.query(question, out)
-
-    def prune(self, settings: Settings, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        return self._file.prune(settings, wall_ns, code)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
     def unfinished(self) -> tuple[str, ...]:
         """Return the sessions that were not measured to their end at the checkpoint."""

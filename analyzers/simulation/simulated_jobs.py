@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Policy, Try
-from analyzers.results.rows import Ended
+from analyzers.results.job_rows import Ended
 from analyzers.simulation.recorded_jobs import NOTHING, RecordedTraining, Size, SpentByTry, World
 
 TRIES = 20

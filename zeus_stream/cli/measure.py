@@ -37,10 +37,11 @@ from zeus_stream.paths import Places, holder, places
 from zeus_stream.protocol.events import WindowBegan, WindowEnded
 from zeus_stream.screens.text.energy_bill import Bill, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
+from zeus_stream.sql_text import quoted
 from zeus_stream.training.identity import ALL, listed_gpus, named
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.run_started import describe_command
-from zeus_stream.transport.client import Connection, quoted
+from zeus_stream.transport.client import Connection
 
 SAME_LOOKS = 10
 """Checks in a row in which the collector has the same number of devices: it has found all."""

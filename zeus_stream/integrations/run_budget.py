@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from zeus_stream.errors import SettingsError, ZeusStreamError
 from zeus_stream.protocol.snapshots import RunNow
+from zeus_stream.sql_text import quoted
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.transport.client import Connection, connect, quoted
+from zeus_stream.transport.client import Connection, connect
 
 VARIABLE = "ZEUS_STREAM_STOP_AT"
 ENDS = "It ends at its next checkpoint, if a callback or zeus_stream.over_budget() asks there."

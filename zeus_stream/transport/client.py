@@ -22,6 +22,7 @@ from zeus_stream.protocol.queries import (
     Status,
 )
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
+from zeus_stream.sql_text import quoted
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Address, Distant, distant
 
@@ -166,11 +167,6 @@ def windows_query(run: str | None, name: str | None) -> str:
     which = [f"{column} = {quoted(value)}" for column, value in wanted.items() if value is not None]
     where = f" WHERE {' AND '.join(which)}" if which else ""
     return f"FROM named{where} ORDER BY began_at, run, name, occurrence"
-
-
-def quoted(text: str) -> str:
-    """Return a text as SQL has it."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Connection:

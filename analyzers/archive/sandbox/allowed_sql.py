@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from zeus_stream.errors import RefusedError
+from zeus_stream.sql_text import quoted
 
 CURE = "Ask one SELECT (FROM, WITH), EXPLAIN, DESCRIBE, SHOW or SUMMARIZE."
 PIVOT_CURE = (
@@ -182,7 +183,7 @@ def _narrowed(connection: Any, sql: str, reading: Sequence[dict[str, Any]], jobs
     if not named:
         return sql
     [(whole,)] = connection.execute("SELECT json_deserialize_sql(json_serialize_sql($1))", [sql]).fetchall()
-    these = " OR ".join("job GLOB '{}'".format(job.replace("'", "''")) for job in jobs)
+    these = " OR ".join(f"job GLOB {quoted(job)}" for job in jobs)
     rows = [f"{name} AS (SELECT * FROM {name} WHERE {these})" for name in sorted(named)]  # noqa: S608  (ours)
     return f"WITH {', '.join(rows)} FROM ({whole})"
 

@@ -23,6 +23,7 @@ from analyzers.archive.sandbox.bounded_queries import DATA, DONE, HEAD, REFUSED,
 from analyzers.archive.sandbox.confinement import ProcessLimits, confine
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.codec import MAX_BYTES
+from zeus_stream.sql_text import quoted, quoted_list
 
 BATCH_ROWS = 10_000
 PART_BYTES = MAX_BYTES // 2
@@ -45,7 +46,7 @@ Put = Callable[[bytes, bytes], None]
 def lock(connection: Any, scratch: Path, readable: Sequence[str] = ()) -> None:
     """Let a connection read these directories and files, write into ``scratch``, and do nothing else."""
     try:
-        connection.execute(f"SET temp_directory = '{_quoted(str(scratch))}'")
+        connection.execute(f"SET temp_directory = {quoted(scratch)}")
     except duckdb.Error:
         # The parent has spilled rows: they are still read from there, and no more are spilled.
         [(used,)] = connection.execute(
@@ -53,15 +54,10 @@ def lock(connection: Any, scratch: Path, readable: Sequence[str] = ()) -> None:
         ).fetchall()
         connection.execute(f"SET max_temp_directory_size = '{used}B'")
     if readable:
-        directories = ", ".join(f"'{_quoted(each)}'" for each in readable)
-        connection.execute(f"SET allowed_directories = [{directories}]")
+        connection.execute(f"SET allowed_directories = [{quoted_list(readable)}]")
     connection.execute("SET python_enable_replacements = false")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''")
 
 
 def write_answer(connection: Any, question: Question, out: int) -> bool:

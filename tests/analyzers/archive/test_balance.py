@@ -10,8 +10,8 @@ import duckdb
 import pytest
 
 from zeus_stream.screens.html.questions import answered
-from zeus_stream.screens.site.host_balance import whole_hosts
 from zeus_stream.screens.site.period import Period
+from zeus_stream.screens.site.site_report import whole_hosts
 
 BEGAN = datetime(2026, 1, 1, 7, 0)  # noqa: DTZ001  (a column without a zone is UTC)
 HOST = {

@@ -10,7 +10,8 @@ from msgspec.structs import asdict, replace
 from analyzers.archive.process import command_file
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.results.rows import AtLimit, RecallRow
+from analyzers.results.limit_rows import AtLimit
+from analyzers.results.rows import RecallRow
 from tests.analyzers.archives import COMMAND, RUN, ask, opened
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError

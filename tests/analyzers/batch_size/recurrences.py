@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Job, Try
-from analyzers.results.rows import Ended
+from analyzers.results.job_rows import Ended
 
 POLICY = Adaptive()
 GPU = "gpu"

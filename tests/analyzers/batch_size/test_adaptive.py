@@ -14,7 +14,7 @@ from analyzers.batch_size.adaptive import BelievedJob, beliefs
 from analyzers.batch_size.belief import cost_belief, gaussian
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Job, Try
-from analyzers.results.rows import Ended
+from analyzers.results.job_rows import Ended
 from tests.analyzers.batch_size.recurrences import GPU, POLICY, history, one_try, recurred
 
 JOB = Job(batch_sizes=(16, 32, 64, 128, 256), default=128, max_epochs=50)

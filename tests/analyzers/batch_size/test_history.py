@@ -15,7 +15,8 @@ from analyzers.batch_size.known_jobs import MAX_RECURRENCE_TRIES, LearnedHistory
 from analyzers.batch_size.policy import Choice, Job, Policy, Try
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.thompson import Reference
-from analyzers.results.rows import Ended, JobRow, TryRow
+from analyzers.results.job_rows import Ended
+from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.errors import SettingsError
 
 SETUP = "Tesla V100-PCIE-16GB x1"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Job
 from analyzers.batch_size.thompson import CostNormal, Reference, draw, observe, prune
-from analyzers.results.rows import Ended
+from analyzers.results.job_rows import Ended
 from tests.analyzers.batch_size.recurrences import GPU, history, one_try
 
 JOB = Job(batch_sizes=(8, 16, 32, 64, 128, 256), default=128, max_epochs=20)

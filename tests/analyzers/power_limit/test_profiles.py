@@ -21,7 +21,8 @@ from analyzers.power_limit.profiles import (
     trials,
 )
 from analyzers.power_limit.selectors import Trial
-from analyzers.results.rows import AtLimit, ProfileRow
+from analyzers.results.limit_rows import AtLimit
+from analyzers.results.rows import ProfileRow
 from analyzers.state_files import forgotten_profiles
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError

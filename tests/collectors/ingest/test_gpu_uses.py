@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from collectors.device import DeviceMemory, ProcessesSeen
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.ingest import gpu_processes
-from collectors.ingest.gpu_uses import AGAIN_NS, GpuUses
+from collectors.ingest.gpu_processes import AGAIN_NS, GpuUses
 from collectors.processes import program_of, user_of
 from tests.collectors.test_service import PATIENCE_S, collector
 from tests.gpu.stand_in import StandIn

@@ -131,7 +131,8 @@ def _send_spans(
     if otel is None or not wanted:
         return
     from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS
-    from zeus_stream.transport.client import Connection, quoted
+    from zeus_stream.sql_text import quoted
+    from zeus_stream.transport.client import Connection
 
     scrape.families()
     for run in scrape.take_ended():

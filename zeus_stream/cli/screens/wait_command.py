@@ -22,7 +22,7 @@ from zeus_stream.cli.options import QUERY, Command, Duration, ask_sql, settings_
 from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.paths import places
 from zeus_stream.settings import Settings
-from zeus_stream.transport.client import quoted
+from zeus_stream.sql_text import quoted
 from zeus_stream.views.quantity import Quantity
 
 if TYPE_CHECKING:

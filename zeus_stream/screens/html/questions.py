@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct, convert
 
+from zeus_stream.sql_text import quoted, quoted_list
 from zeus_stream.views.costs import COSTS, at_price
 from zeus_stream.views.forecast import FORECAST
 from zeus_stream.views.pipeline_view import PIPELINE
@@ -23,16 +24,6 @@ Row = Mapping[str, Any]
 Rows = Sequence[Row]
 Asking = Generator[str, Rows, T]
 """Yields SQL, receives the rows of the answer, returns a T."""
-
-
-def quoted(text: str) -> str:
-    """Return a text as SQL has it."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def quoted_list(texts: Sequence[str]) -> str:
-    """Return texts as a list in SQL, without brackets."""
-    return ", ".join(map(quoted, texts)) or "NULL"
 
 
 class AskingEnded(Struct, Generic[T], frozen=True):

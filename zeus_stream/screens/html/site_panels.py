@@ -19,7 +19,8 @@ from zeus_stream.screens.html.panels import (
     quantity,
     table,
 )
-from zeus_stream.screens.html.questions import Asking, PageGpu, Row, Rows, find_savings, quoted
+from zeus_stream.screens.html.questions import Asking, PageGpu, Row, Rows, find_savings
+from zeus_stream.sql_text import quoted
 from zeus_stream.views.costs import SIGNALS_NOW, money
 from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
 from zeus_stream.views.saving import Saving

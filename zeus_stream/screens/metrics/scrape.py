@@ -10,7 +10,8 @@ from zeus_stream.paths import Places
 from zeus_stream.protocol.snapshots import RunNow, Snapshot
 from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.metrics.metrics import Family, Names, gpu_families, service_families, up_family
-from zeus_stream.transport.client import Connection, ask_now, quoted
+from zeus_stream.sql_text import quoted
+from zeus_stream.transport.client import Connection, ask_now
 from zeus_stream.transport.endpoints import Distant
 
 Process = Literal["collector", "analyzer"]

@@ -8,7 +8,7 @@ from zeus_stream.protocol.snapshots import GapNow
 from zeus_stream.screens.html.questions import answered_by, find_run_rows, find_trials
 from zeus_stream.screens.terminal.history import KEPT_S
 from zeus_stream.screens.terminal.panels.run_page import MOST_GAPS, MOST_WINDOWS, Details, Row
-from zeus_stream.transport.client import quoted
+from zeus_stream.sql_text import quoted
 from zeus_stream.views.costs import SIGNALS_NOW
 from zeus_stream.views.forecast import COSTS
 from zeus_stream.views.run_view import run_of_rows

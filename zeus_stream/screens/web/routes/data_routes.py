@@ -20,7 +20,7 @@ from zeus_stream.screens.html.elements import Markup
 from zeus_stream.screens.html.hour_panel import hour
 from zeus_stream.screens.html.panels import section
 from zeus_stream.screens.html.power_question import MAX_PX, Power, find_power
-from zeus_stream.screens.html.questions import Rows, find_gpus, find_run, quoted, quoted_list
+from zeus_stream.screens.html.questions import Rows, find_gpus, find_run
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_text, result
 from zeus_stream.screens.metrics.metrics import service_families, up_family
 from zeus_stream.screens.metrics.prometheus import CONTENT_TYPE, text
@@ -31,6 +31,7 @@ from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
 from zeus_stream.screens.web.routes.site import signals_now, site_of
 from zeus_stream.screens.web.source import PAGE_S
+from zeus_stream.sql_text import quoted, quoted_list
 
 JSON_ROWS = 10_000
 """Rows of an answer as JSON; the other formats have all."""

@@ -23,7 +23,6 @@ from zeus_stream.screens.html.questions import (
     find_gpus,
     find_last,
     find_run,
-    quoted,
 )
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_key, result
 from zeus_stream.screens.html.site_panels import EARLIER, LATEST, NO_RUN, gpu_panels, recent_runs
@@ -35,6 +34,7 @@ from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
 from zeus_stream.screens.web.routes.site import Site, signals_now, site_of, streamed
 from zeus_stream.screens.web.source import AskTable
 from zeus_stream.screens.web.static_files import address
+from zeus_stream.sql_text import quoted
 from zeus_stream.views.quantity import counted
 from zeus_stream.views.run_view import end_words
 
