@@ -50,11 +50,10 @@ from analyzers.results.result import OWN, Result
 from analyzers.results.rows import GapRow
 from analyzers.results.signal_rows import SignalRow
 from analyzers.service import watched_files
-from analyzers.service.collectors import Collector, Host, complain, links_seen
+from analyzers.service.collectors import Collector, Host, StatusRows, complain, links_seen
 from analyzers.service.commits import COMMIT_BYTES, Commits, prune, size_of
 from analyzers.service.interpretation import Interpretation
 from analyzers.service.query_server import AnalyzerAnswers, QueryServer, ResultsServer
-from analyzers.service.status import Rows, collector_rows, insight_rows
 from zeus_stream import own_cost
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
@@ -417,20 +416,20 @@ class Analyzer:
             ("analyzer", "own energy", self._own_use.energy),
             ("analyzer", "behind by", f"{self.behind_ns() / 1e9:.1f} s"),
             *(row for collector in self._collectors for row in self._collector_rows(collector)),
-            *insight_rows(self.interpretation.insight),
+            *self.interpretation.insight.status_rows,
             *self.queries.status_rows(),
             *(("counters", name, str(count)) for name, count in sorted(self._counters.items())),
             *gate.status(),
         ]
         return Status(tuple(rows))
 
-    def _collector_rows(self, collector: Collector) -> Rows:
+    def _collector_rows(self, collector: Collector) -> StatusRows:
         hosts = {
             name: (host.last, self.interpretation.waiting.get(name, 0))
             for name, host in self._hosts.items()
             if host.collector is collector and host.last is not None
         }
-        return collector_rows(collector.name, collector.link, hosts, collector.counters)
+        return collector.status_rows(hosts)
 
     def _now(self, host: str | None) -> Snapshot:
         links = {name: known.collector.link for name, known in self._hosts.items() if known.collector}

@@ -20,6 +20,9 @@ from zeus_stream.transport.endpoints import Distant
 from zeus_stream.transport.follower import follow
 
 _log = logging.getLogger(__name__)
+StatusRows = list[tuple[str, str, str]]
+"""Section, name and value."""
+MAX_SECTION = 2_000
 LOOK_S = 2.0
 """Between two looks at whether a collector lets us in."""
 
@@ -52,6 +55,29 @@ class Collector:
     ) -> AsyncIterator[list[Frame] | Break]:
         """Yield the frames of its log from an offset on; see `zeus_stream.transport.follower.follow`."""
         return self._follow(log_id, next_offset, pause_s=pause_s)
+
+    def status_rows(self, hosts: Mapping[str, tuple[Frame, int]]) -> StatusRows:
+        """Return its rows; ``hosts``: last frame interpreted, and commands that wait."""
+        section, link = f"collector {self.name}"[:MAX_SECTION], self.link
+        rows = [
+            (section, "connected", "yes" if link.connected else "no"),
+            (section, "trouble", link.trouble or "none"),
+            (section, "lease", f"{link.lease_ms} ms"),
+        ]
+        for host, (last, waiting) in hosts.items():
+            behind = link.behind(last)
+            rows += [
+                (section, "host", host),
+                (section, "last frame", f"{last.offset} of log {last.log_id}"),
+                (section, "behind", "not known" if behind is None else f"{behind} frames"),
+                (section, "commands waiting", str(waiting)),
+            ]
+        return [
+            *rows,
+            (section, "commands dropped", str(link.dropped)),
+            (section, "messages not understood", str(link.malformed)),
+            *((section, counter, str(count)) for counter, count in sorted(self.counters.items())),
+        ]
 
 
 class Host(Struct):

@@ -5,17 +5,21 @@ Readings of hosts at rest are not slow: to wake the thread takes longer, so the 
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
+from msgspec import Struct
 
 from analyzers.checkpoints import state_classes
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.interpreter.interpreter import Input, Interpreter, JobForgotten, LinkSeen, Logged
+from analyzers.measurement.sensors import Gain
+from analyzers.measurement.timeline import AGREES
 from analyzers.power_limit.search.search_progress import settled
 from analyzers.results.result import Result, in_order, rows_only
-from analyzers.service.status import Insight
+from analyzers.service.collectors import MAX_SECTION, StatusRows
 from zeus_stream.clock import monotonic_ns, thread_time_ns
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.readings import Readings
@@ -46,6 +50,35 @@ PAUSE_S = 0.25
 """Between two looks at the feed of a host whose runs search for nothing: one turn for many frames."""
 SEARCHES_NS = 200_000_000
 """Between two looks at the searches of runs, unless something is to be done."""
+
+FORGOTTEN_SHOWN = 20
+"""Jobs in the status whose profiles were forgotten last."""
+
+
+class Insight(Struct, frozen=True):
+    """The interpreter's knowledge of GPUs and jobs, a short time ago."""
+
+    cross_checks: Mapping[str, float]
+    """By GPU: the energy of its counter over that of its power readings."""
+    gains: Mapping[str, Gain]
+    """By GPU: its calibration."""
+    forgotten_wall_ns: Mapping[str, int]
+    """By job: profiles measured until then are not used (UTC, ns)."""
+
+    @property
+    def status_rows(self) -> StatusRows:
+        """Return it as rows of the status."""
+        rows = []
+        for gpu, ratio in self.cross_checks.items():
+            says = "agrees" if AGREES[0] <= ratio <= AGREES[1] else "DOUBTFUL: its joules cannot be believed"
+            rows.append((f"gpu {gpu}"[:MAX_SECTION], "counter over power", f"{ratio:.2f}, {says}"))
+        for gpu, gain in self.gains.items():
+            rows.append((f"gpu {gpu}"[:MAX_SECTION], "calibration", f"{gain.words}, from {gain.source}"))
+        forgotten = sorted(self.forgotten_wall_ns.items(), key=lambda item: -item[1])[:FORGOTTEN_SHOWN]
+        for job, wall_ns in forgotten:
+            until = f"{datetime.fromtimestamp(wall_ns // 10**9, UTC):%F %T} UTC"
+            rows.append(("profiles", "forgotten", f"{job}, up to {until}"))
+        return rows
 
 
 def sheds(behind_ns: int, share: float, *, searching: bool) -> bool:
