@@ -32,10 +32,7 @@ from zeus_stream.broker.jetstream import JetstreamClient, StreamReader
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError, StorageError, UnreachableError, leaves
-from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Body, Break, Events, Frame
-from zeus_stream.protocol.notes import Notes
-from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.frames import Break, body_of
 from zeus_stream.settings import Settings
 
 LEFT = "they had left the log"
@@ -90,7 +87,7 @@ class BatchIntake:
             known = first
         fresh = [frame for frame in batch.frames if known is None or frame.offset >= known]
         if fresh:
-            self.parts.append([(frame, _body(frame)) for frame in fresh])
+            self.parts.append([(frame, body_of(frame)) for frame in fresh])
             self.next_of[batch.log_id] = batch.next_offset
             self.message_bytes += len(message)
 
@@ -98,13 +95,6 @@ class BatchIntake:
         """Return what is to be stored, once."""
         parts, self.parts, self.message_bytes = self.parts, [], 0
         return parts
-
-
-def _body(frame: Frame) -> Body | None:
-    try:
-        return codec.decode(frame.body, Readings, Events, Notes)
-    except MalformedError:
-        return None  # its bytes are kept
 
 
 COMMIT_S = 5.0

@@ -56,15 +56,12 @@ from analyzers.service.interpretation import Interpretation
 from analyzers.service.query_server import AnalyzerAnswers, QueryServer, ResultsServer
 from zeus_stream import own_cost
 from zeus_stream.clock import anchor, monotonic_ns
-from zeus_stream.errors import MalformedError
 from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.paths import Places, claim, places, prepare
-from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
-from zeus_stream.protocol.frames import Body, Break, Events, Frame
+from zeus_stream.protocol.frames import Body, Break, Frame, body_of
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.queries import Status
-from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
@@ -321,19 +318,15 @@ class Analyzer:
         if not received:
             return
         self._received_ns.append(monotonic_ns())
-        pairs = ((frame, self._decoded(frame)) for frame in received)
+        pairs = ((frame, body_of(frame)) for frame in received)
         few = size_of(received) <= SMALL_BYTES
         frames = list(pairs) if few else await run_sync(tuple, pairs, limiter=self._writer)
         self._commits.add_received(frames)
-        await stored.send([(frame, body) for frame, body in frames if body is not None])
+        known = [(frame, body) for frame, body in frames if body is not None]
+        if malformed := len(frames) - len(known):
+            self._counters["malformed frames"] += malformed
+        await stored.send(known)
         await self._commits.make_room()
-
-    def _decoded(self, frame: Frame) -> Body | None:
-        try:
-            return codec.decode(frame.body, Readings, Events, Notes)
-        except MalformedError:
-            self._counters["malformed frames"] += 1
-            return None
 
     async def _digest(self, batches: MemoryObjectReceiveStream[Decoded]) -> None:
         async for frames in batches:

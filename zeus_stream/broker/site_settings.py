@@ -12,8 +12,8 @@ from msgspec import Struct
 from zeus_stream.broker.batches import PARTS
 from zeus_stream.errors import SettingsError, explaining, without_passwords
 from zeus_stream.settings import SettingHelp
+from zeus_stream.transport.endpoints import is_loopback
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger(__name__)
 
 
@@ -95,7 +95,7 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
         return [
             server
             for server, each in hosts
-            if each.scheme not in ("tls", "wss") and (each.hostname or "").lower() not in LOOPBACK
+            if each.scheme not in ("tls", "wss") and not is_loopback(each.hostname or "")
         ]
 
     def dsn(self, who: str) -> str:

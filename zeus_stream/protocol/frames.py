@@ -42,6 +42,14 @@ class Frame(Struct, frozen=True, kw_only=True):
     body: bytes
 
 
+def body_of(frame: Frame) -> Body | None:
+    """Return what a frame holds. None: it cannot be decoded; its bytes are kept."""
+    try:
+        return codec.decode(frame.body, Readings, Events, Notes)
+    except MalformedError:
+        return None
+
+
 def encode_frame(frame: Frame) -> tuple[bytes, bytes, bytes]:
     """Return a frame's message parts: topic (what subscribers match), envelope, body as it is."""
     envelope: bytes = msgpack.packb([frame.log_id, frame.offset, frame.host, frame.t_ns])

@@ -1,5 +1,6 @@
 """Where a collector or analyzer is reached: socket files on this host, TCP and a key on another."""
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeAlias
 
@@ -47,19 +48,29 @@ class Distant(Struct, frozen=True):
         return self._door("query")
 
 
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Return host and port of ``HOST:PORT``; a host may stand in brackets. None: it has another form."""
+    host, _, port = text.rpartition(":")
+    right = host and port.isascii() and port.isdecimal() and int(port) <= 65_535
+    return (host, int(port)) if right else None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this one, and nobody else reaches it there."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 def parse(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``; the host as ZeroMQ wants it. Raises SettingsError."""
-    host, _, port = text.removeprefix("tcp://").rpartition(":")
-    if (
-        not host
-        or not port.isascii()
-        or not port.isdecimal()
-        or not 1 <= int(port) <= 65_535 - max(PORTS.values())
-    ):
+    found = host_and_port(text.removeprefix("tcp://"))
+    if found is None or not 1 <= found[1] <= 65_535 - max(PORTS.values()):
         raise SettingsError(
             f"{text}: could not be an address: expected HOST:PORT. Two ports after that one are used, too."
         )
-    return host, int(port)
+    return found
 
 
 def distant(text: str, keys: Path) -> Distant:

@@ -13,11 +13,7 @@ from msgspec import Struct
 from analyzers.archive.rows.event_rows import EventRows, event_rows
 from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.store import Received
-from zeus_stream.errors import MalformedError
-from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Body, Break, Events, Frame
-from zeus_stream.protocol.notes import Notes
-from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.frames import Body, Break, Events, Frame, body_of
 from zeus_stream.settings import Settings
 
 
@@ -72,15 +68,8 @@ def unpacked(part: PackedFrames | Break) -> Received:
     received: list[tuple[Frame, Body | EventRows | None]] = []
     for (log_id, offset, host, t_ns, topic, body), rows in part:
         frame = Frame(log_id=log_id, offset=offset, host=host, t_ns=t_ns, topic=topic, body=body)
-        received.append((frame, rows or _decoded(frame)))
+        received.append((frame, rows or body_of(frame)))
     return received
-
-
-def _decoded(frame: Frame) -> Body | None:
-    try:
-        return codec.decode(frame.body, Readings, Events, Notes)
-    except MalformedError:
-        return None  # the analyzer has counted it
 
 
 Request = Call | OpenStore | StartQuery | EndQuery | None

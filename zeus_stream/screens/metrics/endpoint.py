@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from socket import AF_INET6, socket
 
 from zeus_stream.errors import SettingsError, UnreachableError
 from zeus_stream.screens.metrics.prometheus import CONTENT_TYPE
+from zeus_stream.transport.endpoints import host_and_port, is_loopback
 
 MAX_CONNECTIONS = 16
 """At once; one more waits."""
@@ -94,22 +94,14 @@ def address_of(text: str, token: str | None) -> tuple[str, int]:
 
     Without a token only addresses of this host are accepted: labels name jobs and hosts.
     """
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+    if (found := host_and_port(text)) is None:
         raise SettingsError(
             f"--listen {text}: could not be used: expected HOST:PORT, such as 127.0.0.1:9464."
         )
-    if token is None and not _loopback(host):
+    host, port = found
+    if token is None and not is_loopback(host):
         raise SettingsError(
             f"--listen {text}: could not be used: other hosts could read the names of jobs and hosts."
             " Give a token with --token-file, or listen at 127.0.0.1."
         )
-    return host, int(port)
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host.strip("[]"), port

@@ -5,7 +5,6 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 import anyio
@@ -17,6 +16,7 @@ from zeus_stream.screens.web.access.security import LOOPBACK, JobKey, WebSecurit
 from zeus_stream.screens.web.access.web_connections import WebConnections
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.routes.site import Site
+from zeus_stream.transport.endpoints import host_and_port, is_loopback
 
 UNIX = "unix:"
 BACKLOG = 128
@@ -51,7 +51,12 @@ class Listening(Struct, frozen=True, kw_only=True):
                 "web: could not do without a token: every user of this host reaches a port."
                 " Leave out --no-token, or give --listen unix:PATH."
             )
-        if not self.is_unix and not self._is_loopback() and self.tls_cert is None and not self.behind_proxy:
+        if (
+            not self.is_unix
+            and not is_loopback(self.host)
+            and self.tls_cert is None
+            and not self.behind_proxy
+        ):
             raise SettingsError(
                 f"web: could not listen at {self.address}: the token would cross the network in clear. Give"
                 " --tls-cert and --tls-key, or --behind-proxy if a proxy with TLS is in front."
@@ -65,25 +70,16 @@ class Listening(Struct, frozen=True, kw_only=True):
     @property
     def host(self) -> str:
         """Return the host of the address."""
-        host, colon, port = self.address.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65_535 or not host:
+        if (found := host_and_port(self.address)) is None:
             raise SettingsError(
                 f"--listen: could not use {self.address}: it is no HOST:PORT and no unix:PATH."
             )
-        return host
+        return found[0]
 
     @property
     def port(self) -> int:
         """Return the port of the address."""
         return int(self.address.rpartition(":")[2])
-
-    def _is_loopback(self) -> bool:
-        if self.host.lower() == "localhost":
-            return True
-        try:
-            return ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
-            return False
 
     def allowed_hosts(self) -> frozenset[str]:
         """Return the names that requests may give. A Unix socket allows all: a proxy checks them."""
