@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from collectors.ingest.sessions import PublisherSession
-from zeus_stream.live.answer import blank
 from zeus_stream.live.latest import Latest
 from zeus_stream.protocol.snapshots import HostNow, RunNow, Snapshot
 
@@ -24,7 +23,13 @@ def host_snapshot(
 ) -> Snapshot:
     """Return the state of a host. ``now_ns``: CLOCK_MONOTONIC. ``host``: only its rows; None: this one's."""
     here = HostNow(host=name, state="connected", trouble=trouble)
-    base = blank("collector", version, wall_ns, (here,), counters=(*counters, *latest.counts()))
+    base = Snapshot(
+        process="collector",
+        version=version,
+        wall_ns=wall_ns,
+        hosts=(here,),
+        counters=(*counters, *latest.counts()),
+    )
     snapshot = latest.snapshot(base, _runs(sessions, name), now_ns, host=host)
     pods = {gpu: session.pod for session in sessions if not session.over for gpu in session.gpus}
     gpus = tuple(replace(each, pod=pods.get(each.gpu)) for each in snapshot.gpus)
@@ -44,15 +49,6 @@ def _runs(sessions: Sequence[PublisherSession], host: str) -> list[RunNow]:
             ranks=len(of_run),
             hosts=(host,),
             gpus=tuple(dict.fromkeys(gpu for session in of_run for gpu in session.gpus))[:256],
-            began_wall_ns=None,
-            ended_wall_ns=None,
-            epoch=None,
-            step=None,
-            step_j=None,
-            step_ms=None,
-            watts=None,
-            energy_j=None,
-            search=None,
             pods=tuple(dict.fromkeys(session.pod for session in of_run if session.pod))[:256],
         )
         for run, of_run in ranks.items()

@@ -277,7 +277,6 @@ class LiveRuns:
             step=run.step,
             step_j=sum(energies) / len(energies) if len(energies) == len(run.recent) > 0 else None,
             step_ms=1000 * sum(s for _, s in run.recent) / len(run.recent) if run.recent else None,
-            watts=None,
             energy_j=self._energy_j(run),
             energy_absent=run.unmeasured if run.ended_ns is not None else "",
             search=_search(run, progress),

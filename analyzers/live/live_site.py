@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from analyzers.live.live_runs import LiveRuns
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
-from zeus_stream.live.answer import blank
 from zeus_stream.live.latest import Latest
 from zeus_stream.package_version import VERSION
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -42,11 +41,11 @@ def site_head(
         )
         for name, link in sorted(links.items())
     )
-    return blank(
-        "analyzer",
-        VERSION,
-        wall_ns,
-        hosts,
+    return Snapshot(
+        process="analyzer",
+        version=VERSION,
+        wall_ns=wall_ns,
+        hosts=hosts,
         archive_id=archive_id,
         lag_ms=behind_ns // 1_000_000,
         counters=tuple(sorted(counters.items())),

@@ -14,7 +14,7 @@ from analyzers.archive.sandbox.bounded_queries import THREADS, Queries
 from analyzers.service.query_server import AnalyzerAnswers, QueryServer, ResultsServer
 from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError, UnreachableError
-from zeus_stream.live.answer import blank, encoded
+from zeus_stream.live.answer import encoded
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import Cancel, No, Query
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
@@ -28,7 +28,7 @@ ENDLESS = "SELECT count(*) AS n FROM range(10_000_000) a, range(10_000_000) b"
 SETTINGS = Settings(memory_mb=128, query_seconds=60)
 PATIENCE_S = 30.0
 """Less than an endless query takes."""
-NOW = blank("analyzer", "1", 1, ())
+NOW = Snapshot(process="analyzer", version="1", wall_ns=1)
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,6 @@ from analyzers.service.replay import replay
 from tests.empty_archive import archive_at
 from tests.extreme_values import any_of, extreme, hints_of
 from tests.fuzz.targets import SETTINGS, recorded
-from zeus_stream.live.answer import blank
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry, Event, RunEnded, RunStarted
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -199,7 +198,9 @@ def _stored(
     interpreter.handle(LinkSeen(last.host, True, 0), 0)  # noqa: FBT003  (a record of the interpreter's own)
     interpreter.site.pending.leases(), interpreter.site.pending.waiting(), interpreter.cross_checks()
     live.take(frames, rows, last.t_ns, live=True)
-    shown = live.snapshot(blank("analyzer", "1", last.t_ns, ()), interpreter.searches(), last.t_ns, None)
+    shown = live.snapshot(
+        Snapshot(process="analyzer", version="1", wall_ns=last.t_ns), interpreter.searches(), last.t_ns, None
+    )
     codec.decode(codec.encode(shown), Snapshot)
     archive.put([frames], rows, {last.log_id: last.offset + 1})
     if rng.random() < 0.1:

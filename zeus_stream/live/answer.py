@@ -1,13 +1,12 @@
 """The live state as bytes: made at most a few times a second, however many ask. Pure."""
 
 from collections.abc import Callable
-from typing import Literal
 
 from msgspec.structs import replace
 
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import No
-from zeus_stream.protocol.snapshots import AskNow, HostNow, Snapshot, Totals
+from zeus_stream.protocol.snapshots import AskNow, Snapshot
 
 KEPT_NS, KEPT_ROW_NS = 400_000_000, 400_000
 """An answer is given again for so long, and for so much longer for each row. So answers take a twentieth of a
@@ -15,39 +14,6 @@ core at most, however large the site is and however many ask."""
 MAX_KEPT = 64
 """Answers of different questions that are kept; the oldest goes."""
 MAX_BYTES = codec.MAX_BYTES - 65_536
-_NOTHING = Totals(
-    hosts=0, hosts_connected=0, gpus=0, gpus_there=0, runs=0, power_mw=None, hour_mj=None, hour_s=0,
-    saved_j=None, saved_percent=None, gaps=0,
-)  # fmt: skip
-
-
-def blank(
-    process: Literal["analyzer", "collector"],
-    version: str,
-    wall_ns: int,
-    hosts: tuple[HostNow, ...],
-    *,
-    archive_id: str | None = None,
-    lag_ms: int | None = None,
-    counters: tuple[tuple[str, int], ...] = (),
-) -> Snapshot:
-    """Return what a service knows of itself, without GPUs and runs; `Latest.snapshot` adds them."""
-    return Snapshot(
-        process=process,
-        version=version,
-        wall_ns=wall_ns,
-        archive_id=archive_id,
-        lag_ms=lag_ms,
-        totals=_NOTHING,
-        hosts=hosts,
-        gaps=(),
-        gpus=(),
-        parts=(),
-        runs=(),
-        gpus_left_out=0,
-        runs_left_out=0,
-        counters=counters,
-    )
 
 
 class LiveAnswers:

@@ -189,21 +189,21 @@ class RunNow(Struct, frozen=True, kw_only=True):
     """That are there."""
     hosts: Annotated[tuple[Name, ...], Meta(max_length=256)]
     gpus: Gpus
-    began_wall_ns: WallNs | None
-    ended_wall_ns: WallNs | None
+    began_wall_ns: WallNs | None = None
+    ended_wall_ns: WallNs | None = None
     """None: it is open."""
-    epoch: Count | None
+    epoch: Count | None = None
     """Under way or last, from 0."""
-    step: Count | None
-    step_j: Figure | None
+    step: Count | None = None
+    step_j: Figure | None = None
     """Mean energy of the last closed steps (at most 40), all GPUs of the run."""
-    step_ms: Figure | None
+    step_ms: Figure | None = None
     """Mean duration of the same steps: the slowest rank's."""
-    watts: Figure | None
+    watts: Figure | None = None
     """Of its GPUs together, now."""
-    energy_j: Figure | None
+    energy_j: Figure | None = None
     """Of its GPUs together, since it began. None: ``energy_absent`` says why, or a GPU has no counter."""
-    search: SearchNow | None
+    search: SearchNow | None = None
     forecast: ForecastNow | None = None
     """None: its script does not say how long it is to be, or its first epoch has not ended."""
     pods: Annotated[tuple[Pod, ...], Meta(max_length=256)] = ()
@@ -251,22 +251,22 @@ class GapNow(Struct, frozen=True, kw_only=True):
 class Totals(Struct, frozen=True, kw_only=True):
     """Sums over all GPUs and runs, also those that the snapshot leaves out."""
 
-    hosts: Count
-    hosts_connected: Count
-    gpus: Count
-    gpus_there: Count
-    runs: Count
+    hosts: Count = 0
+    hosts_connected: Count = 0
+    gpus: Count = 0
+    gpus_there: Count = 0
+    runs: Count = 0
     """That are open."""
-    power_mw: Count | None
+    power_mw: Count | None = None
     """Of the GPUs that are there."""
-    hour_mj: Count | None
+    hour_mj: Count | None = None
     """Energy of the last hour; of less, if the service has not seen one: ``hour_s``."""
-    hour_s: Count
-    saved_j: Figure | None
+    hour_s: Count = 0
+    saved_j: Figure | None = None
     """Of the open runs, and of those that ended since the service started."""
-    saved_percent: Figure | None
+    saved_percent: Figure | None = None
     """Of what their steps would have taken at the limits found."""
-    gaps: Count
+    gaps: Count = 0
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -275,18 +275,18 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     process: Literal["analyzer", "collector"]
     version: Name
     wall_ns: WallNs
-    archive_id: Name | None
-    lag_ms: Count | None
+    archive_id: Name | None = None
+    lag_ms: Count | None = None
     """How long the oldest frame waits that is not interpreted. None: nothing is interpreted here."""
-    totals: Totals
-    hosts: Annotated[tuple[HostNow, ...], Meta(max_length=MAX_GPU_ROWS)]
-    gaps: Annotated[tuple[GapNow, ...], Meta(max_length=MAX_GAP_ROWS)]
-    gpus: Annotated[tuple[GpuNow, ...], Meta(max_length=MAX_GPU_ROWS)]
-    parts: Annotated[tuple[PartNow, ...], Meta(max_length=MAX_GPU_ROWS)]
-    runs: Annotated[tuple[RunNow, ...], Meta(max_length=MAX_RUN_ROWS)]
-    gpus_left_out: Count
+    totals: Totals = Totals()
+    hosts: Annotated[tuple[HostNow, ...], Meta(max_length=MAX_GPU_ROWS)] = ()
+    gaps: Annotated[tuple[GapNow, ...], Meta(max_length=MAX_GAP_ROWS)] = ()
+    gpus: Annotated[tuple[GpuNow, ...], Meta(max_length=MAX_GPU_ROWS)] = ()
+    parts: Annotated[tuple[PartNow, ...], Meta(max_length=MAX_GPU_ROWS)] = ()
+    runs: Annotated[tuple[RunNow, ...], Meta(max_length=MAX_RUN_ROWS)] = ()
+    gpus_left_out: Count = 0
     """Past the bound; `AskNow` with a host gives a part."""
-    runs_left_out: Count
+    runs_left_out: Count = 0
     jobs: Annotated[tuple[JobSteps, ...], Meta(max_length=MAX_JOB_ROWS)] = ()
     counters: Annotated[tuple[tuple[Name, Count], ...], Meta(max_length=200)] = ()
     """Of the service itself."""

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.messages import DEVICE_FOUND
 from tests.zeus_stream.screens.live_snapshots import PROCESS
-from zeus_stream.live.answer import LiveAnswers, blank, encoded
+from zeus_stream.live.answer import LiveAnswers, encoded
 from zeus_stream.live.latest import MINUTE_NS, Latest
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.notes import DeviceFound, DeviceGone, GpuInUse, GpuShared, Lost
@@ -43,7 +43,9 @@ def heard(
 def shown(
     latest: Latest, now_ns: int = S, host: str | None = None, runs: tuple[RunNow, ...] = ()
 ) -> Snapshot:
-    return latest.snapshot(blank("collector", "1", 0, (HERE,)), runs, now_ns, host=host)
+    return latest.snapshot(
+        Snapshot(process="collector", version="1", wall_ns=0, hosts=(HERE,)), runs, now_ns, host=host
+    )
 
 
 def found(gpu: str, index: int) -> DeviceFound:

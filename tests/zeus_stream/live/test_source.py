@@ -10,11 +10,11 @@ import pytest
 
 from zeus_stream.errors import UnreachableError
 from zeus_stream.live import source
-from zeus_stream.live.answer import blank, encoded
+from zeus_stream.live.answer import encoded
 from zeus_stream.live.source import Candidate, LiveSource, candidates
 from zeus_stream.paths import ROOT_RUN
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.snapshots import AskNow
+from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.transport import sockets
 from zeus_stream.transport.listening.listener import Listener
 
@@ -33,7 +33,9 @@ async def service(path: Path, process: Process) -> AsyncIterator[list[AskNow]]:
             for message in await channel.receive():
                 correlation, payload = message.parts
                 asked.append(codec.decode(payload, AskNow))
-                channel.send(message.sender, correlation, encoded(blank(process, "1", 1, ())))
+                channel.send(
+                    message.sender, correlation, encoded(Snapshot(process=process, version="1", wall_ns=1))
+                )
 
     try:
         with closing(Listener(path)) as channel:

@@ -5,7 +5,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from zeus_stream.live.answer import blank
 from zeus_stream.protocol.notes import GpuProcess
 from zeus_stream.protocol.snapshots import (
     ForecastNow,
@@ -116,7 +115,9 @@ def _site() -> Snapshot:
             reason="GPU-node2-2: no reading for 4.1 s: the driver hung, or the collector was stopped",
         ),
     )
-    base = blank("analyzer", "0.1.0", NOW_NS, hosts, archive_id="archive", lag_ms=90)
+    base = Snapshot(
+        process="analyzer", version="0.1.0", wall_ns=NOW_NS, hosts=hosts, archive_id="archive", lag_ms=90
+    )
     return replace(base, totals=totals, gpus=gpus, runs=(a_run(), asr), gaps=gaps)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from zeus_stream.live.answer import blank
 from zeus_stream.protocol.snapshots import JobSteps, RunNow, Snapshot
 from zeus_stream.screens.metrics.metrics import (
     Family,
@@ -146,7 +145,7 @@ def _run_families(snapshot: Snapshot) -> list[Family]:
     ]  # fmt: skip
 
 
-_NOTHING = blank("analyzer", "", 0, ())
+_NOTHING = Snapshot(process="analyzer", version="", wall_ns=0)
 
 
 def catalogue() -> list[Family]:

@@ -1,9 +1,6 @@
 """Snapshots with known figures."""
 
-from msgspec.structs import replace
-
 from tests.zeus_stream.screens.live_snapshots import a_gpu, a_run, a_search
-from zeus_stream.live.answer import blank
 from zeus_stream.protocol.snapshots import GapNow, GpuNow, HostNow, PartNow, RunNow, Snapshot
 
 GPU = a_gpu(
@@ -25,8 +22,12 @@ PART = PartNow(part="CPU-alpha-package-0", host="alpha", energy_mj=5_000, power_
 
 
 def of_collector(*gpus: GpuNow) -> Snapshot:
-    return replace(
-        blank("collector", "0.1.0", 0, (HOST,), counters=(("commands applied", 7), ("frames", 9))),
+    return Snapshot(
+        process="collector",
+        version="0.1.0",
+        wall_ns=0,
+        hosts=(HOST,),
+        counters=(("commands applied", 7), ("frames", 9)),
         gpus=gpus or (GPU,),
         parts=(PART,),
         gaps=(GAP,),
@@ -34,4 +35,12 @@ def of_collector(*gpus: GpuNow) -> Snapshot:
 
 
 def of_analyzer(*runs: RunNow) -> Snapshot:
-    return replace(blank("analyzer", "0.1.0", 0, (HOST,), lag_ms=120), runs=runs or (RUN,), gaps=(GAP,))
+    return Snapshot(
+        process="analyzer",
+        version="0.1.0",
+        wall_ns=0,
+        hosts=(HOST,),
+        lag_ms=120,
+        runs=runs or (RUN,),
+        gaps=(GAP,),
+    )
