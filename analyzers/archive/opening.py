@@ -10,8 +10,8 @@ import duckdb
 import pyarrow as pa
 
 from zeus_stream.errors import RefusedError, StorageError, explaining
+from zeus_stream.quoting import quoted
 from zeus_stream.settings import Settings
-from zeus_stream.sql_text import quoted
 
 THREADS = 1
 """Of DuckDB: the writer and each query then work in the thread that calls. A second made a commit of 1000

@@ -14,8 +14,8 @@ from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.schema import view_sql
 from analyzers.results.signal_rows import SignalRow
 from zeus_stream.errors import StorageError, explaining
-from zeus_stream.formulas import without_formulas
 from zeus_stream.protocol.queries import Query
+from zeus_stream.quoting import without_formulas
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import too_many
 

@@ -21,8 +21,8 @@ from msgspec import Struct
 from analyzers.archive.open_file import OpenFile
 from analyzers.archive.opening import THREADS, first_line
 from zeus_stream.errors import RefusedError, StorageError, explaining
+from zeus_stream.quoting import quoted
 from zeus_stream.settings import Settings
-from zeus_stream.sql_text import quoted
 
 
 class DamagedParts(Struct, frozen=True):

@@ -17,9 +17,9 @@ from analyzers.archive.opening import Connection, first_line, storing
 from analyzers.lake import object_store
 from analyzers.leases.site_leases import SiteLeases
 from zeus_stream.errors import StorageError
+from zeus_stream.quoting import quoted
 from zeus_stream.service_packages import install_command
 from zeus_stream.settings import Settings
-from zeus_stream.sql_text import quoted
 
 LAKE = "lake"
 """Name of the attached database."""

@@ -50,7 +50,7 @@ from analyzers.results.result import OWN, Result
 from analyzers.results.rows import GapRow
 from analyzers.results.signal_rows import SignalRow
 from analyzers.service import watched_files
-from analyzers.service.collectors import Collector, Host, StatusRows, complain, links_seen
+from analyzers.service.collectors import Collector, Host, complain, links_seen
 from analyzers.service.commits import COMMIT_BYTES, Commits, prune, size_of
 from analyzers.service.interpretation import Interpretation
 from analyzers.service.query_server import AnalyzerAnswers, QueryServer, ResultsServer
@@ -61,7 +61,7 @@ from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Break, Frame, body_of
 from zeus_stream.protocol.notes import Notes
-from zeus_stream.protocol.queries import Status
+from zeus_stream.protocol.queries import Status, StatusRows
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets

@@ -12,7 +12,9 @@ from analyzers.archive.store import Store
 from analyzers.dispatch.collector_link import Commander, Link
 from analyzers.interpreter.interpreter import LinkSeen
 from zeus_stream.clock import to_next_s
+from zeus_stream.protocol.fields import MOST_WORDS
 from zeus_stream.protocol.frames import Break, Frame
+from zeus_stream.protocol.queries import StatusRows
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.channel import FollowedSource
@@ -20,9 +22,6 @@ from zeus_stream.transport.endpoints import Distant
 from zeus_stream.transport.follower import follow
 
 _log = logging.getLogger(__name__)
-StatusRows = list[tuple[str, str, str]]
-"""Section, name and value."""
-MAX_SECTION = 2_000
 LOOK_S = 2.0
 """Between two looks at whether a collector lets us in."""
 
@@ -58,7 +57,7 @@ class Collector:
 
     def status_rows(self, hosts: Mapping[str, tuple[Frame, int]]) -> StatusRows:
         """Return its rows; ``hosts``: last frame interpreted, and commands that wait."""
-        section, link = f"collector {self.name}"[:MAX_SECTION], self.link
+        section, link = f"collector {self.name}"[:MOST_WORDS], self.link
         rows = [
             (section, "connected", "yes" if link.connected else "no"),
             (section, "trouble", link.trouble or "none"),

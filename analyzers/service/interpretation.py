@@ -19,9 +19,10 @@ from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import AGREES
 from analyzers.power_limit.search.search_progress import settled
 from analyzers.results.result import Result, in_order, rows_only
-from analyzers.service.collectors import MAX_SECTION, StatusRows
 from zeus_stream.clock import monotonic_ns, thread_time_ns
+from zeus_stream.protocol.fields import MOST_WORDS
 from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.queries import StatusRows
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import SearchNow
 
@@ -71,9 +72,9 @@ class Insight(Struct, frozen=True):
         rows = []
         for gpu, ratio in self.cross_checks.items():
             says = "agrees" if AGREES[0] <= ratio <= AGREES[1] else "DOUBTFUL: its joules cannot be believed"
-            rows.append((f"gpu {gpu}"[:MAX_SECTION], "counter over power", f"{ratio:.2f}, {says}"))
+            rows.append((f"gpu {gpu}"[:MOST_WORDS], "counter over power", f"{ratio:.2f}, {says}"))
         for gpu, gain in self.gains.items():
-            rows.append((f"gpu {gpu}"[:MAX_SECTION], "calibration", f"{gain.words}, from {gain.source}"))
+            rows.append((f"gpu {gpu}"[:MOST_WORDS], "calibration", f"{gain.words}, from {gain.source}"))
         forgotten = sorted(self.forgotten_wall_ns.items(), key=lambda item: -item[1])[:FORGOTTEN_SHOWN]
         for job, wall_ns in forgotten:
             until = f"{datetime.fromtimestamp(wall_ns // 10**9, UTC):%F %T} UTC"

@@ -35,6 +35,7 @@ from zeus_stream.protocol.queries import (
     Reply,
     ResultsPage,
     Status,
+    StatusRows,
 )
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
@@ -140,7 +141,7 @@ class ResultsServer:
             self._stored.set()
             self._stored = anyio.Event()
 
-    def status(self) -> list[tuple[str, str, str]]:
+    def status(self) -> StatusRows:
         kept = self._feed.end - self._feed.oldest
         return [
             ("results", "stored", str(self._feed.end)),
@@ -237,7 +238,7 @@ class QueryServer:
         """Queries that are under way or wait."""
         self._asked = anyio.Event()
 
-    def status_rows(self) -> list[tuple[str, str, str]]:
+    def status_rows(self) -> StatusRows:
         results = [] if isinstance(self._analyzer, str) else self._analyzer.results.status()
         return [("queries", "under way", str(self.under_way)), *results]
 

@@ -35,7 +35,16 @@ from zeus_stream.errors import MalformedError, RefusedError, StorageError, leave
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
-from zeus_stream.protocol.queries import AskResults, AskStatus, ForgetJob, No, Query, Reply, Status
+from zeus_stream.protocol.queries import (
+    AskResults,
+    AskStatus,
+    ForgetJob,
+    No,
+    Query,
+    Reply,
+    Status,
+    StatusRows,
+)
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
@@ -311,7 +320,7 @@ class ShardedAnalyzer:
             f" {self._site.where.run}/shard-NUMBER, or all with `zeus-stream lake sql`."
         )
 
-    def status(self) -> list[tuple[str, str, str]]:
+    def status(self) -> StatusRows:
         """Return rows of the status."""
         site = self._site
         return [

@@ -35,9 +35,9 @@ from zeus_stream.errors import DeviceError, RefusedError, UnreachableError, Zeus
 from zeus_stream.own_services import say
 from zeus_stream.paths import Places, holder, places
 from zeus_stream.protocol.events import WindowBegan, WindowEnded
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.text.energy_bill import Bill, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
-from zeus_stream.sql_text import quoted
 from zeus_stream.training.identity import ALL, listed_gpus, named
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.run_started import describe_command

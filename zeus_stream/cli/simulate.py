@@ -32,9 +32,9 @@ from analyzers.simulation.simulated_jobs import (
 )
 from analyzers.simulation.traces import PUBLISHED, digest, read, read_cluster
 from zeus_stream.errors import SettingsError, StorageError, explaining
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.simulation_report import QUERIES, USUAL, page
 from zeus_stream.settings import Settings
-from zeus_stream.sql_text import quoted
 
 SYNTHETIC = Path("synthetic")
 BATCH = 10_000

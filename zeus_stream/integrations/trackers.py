@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from zeus_stream.errors import SettingsError, ZeusStreamError
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.transport.client import connect

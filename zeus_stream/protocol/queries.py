@@ -23,6 +23,9 @@ from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
 
+StatusRows = list[tuple[str, str, str]]
+"""Section, name and value."""
+
 
 class AskStatus(Struct, frozen=True):
     pass

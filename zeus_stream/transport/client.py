@@ -22,7 +22,7 @@ from zeus_stream.protocol.queries import (
     Status,
 )
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Address, Distant, distant
 

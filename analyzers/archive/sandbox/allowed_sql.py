@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from zeus_stream.errors import RefusedError
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 
 CURE = "Ask one SELECT (FROM, WITH), EXPLAIN, DESCRIBE, SHOW or SUMMARIZE."
 PIVOT_CURE = (

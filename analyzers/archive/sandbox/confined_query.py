@@ -23,14 +23,14 @@ from analyzers.archive.sandbox.bounded_queries import DATA, DONE, HEAD, REFUSED,
 from analyzers.archive.sandbox.confinement import ProcessLimits, confine
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.codec import MAX_BYTES
-from zeus_stream.sql_text import quoted, quoted_list
+from zeus_stream.protocol.fields import MOST_WORDS
+from zeus_stream.quoting import quoted, quoted_list
 
 BATCH_ROWS = 10_000
 PART_BYTES = MAX_BYTES // 2
 """Half of what a message may hold."""
 NICE = 5
 """Others of the host come first, the process that stores among them."""
-WORDS = 2_000
 """Characters of a refusal."""
 LASTING = (
     duckdb.ParserException,
@@ -75,7 +75,7 @@ def write_answer(connection: Any, question: Question, out: int) -> bool:
         words = f"query: could not be answered: {str(wrong).strip()}"
         lasting = isinstance(wrong, LASTING)
     if words:
-        put(REFUSED, words[:WORDS].encode())
+        put(REFUSED, words[:MOST_WORDS].encode())
     return lasting
 
 

@@ -15,7 +15,7 @@ from tests.analyzers.archives import RUN, SECOND, A, asked, window
 from tests.zeus_stream.test_own_cost import USE
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import Notes, OwnUse
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 from zeus_stream.views.costs import OWN_USE, own_use_facts
 
 Ask = Callable[[Sequence[Row]], list[dict[str, Any]]]

@@ -12,7 +12,7 @@ from zeus_stream.bench.energy_difference import (
     compare_sessions,
     mean_energy,
 )
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa

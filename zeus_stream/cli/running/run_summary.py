@@ -18,7 +18,7 @@ from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.own_services import say
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol.snapshots import SESSIONS_BEGUN, Snapshot
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 from zeus_stream.training.sender import flush_s
 from zeus_stream.transport.client import Connection, ask_now
 from zeus_stream.views.run_view import RunView, run_of_live

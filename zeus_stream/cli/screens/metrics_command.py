@@ -130,8 +130,8 @@ def _send_spans(
     """Send the spans of runs that have ended since the last time."""
     if otel is None or not wanted:
         return
+    from zeus_stream.quoting import quoted
     from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS
-    from zeus_stream.sql_text import quoted
     from zeus_stream.transport.client import Connection
 
     scrape.families()

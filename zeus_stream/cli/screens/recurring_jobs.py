@@ -11,9 +11,9 @@ from analyzers.batch_size.known_jobs import MAX_TRIES, LearnedHistory, by_job, c
 from analyzers.batch_size.policy import Choice
 from analyzers.batch_size.registry import estimates, parse
 from analyzers.results.rows import JobRow, TryRow
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.site.job_belief import Estimate, JobBelief, SetupBelief
 from zeus_stream.screens.text.tables import console_of, print_facts, write
-from zeus_stream.sql_text import quoted
 
 ALL = "SELECT * FROM job_savings ORDER BY job, setup"
 SHOWN = {

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from msgspec import convert
 from msgspec.structs import asdict
 
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, table
 from zeus_stream.screens.html.questions import Asking, PageRun, Row, Rows
 from zeus_stream.screens.svg.frontier_chart import ChartedChoice, frontier_chart
 from zeus_stream.screens.svg.pipeline_charts import Bar, bubble_chart
-from zeus_stream.sql_text import quoted
 from zeus_stream.views.costs import SIGNALS_NOW
 from zeus_stream.views.pipeline_view import PIPELINE, POINTS, PRICED, PipelineChoice, PipelineView, choices_of
 from zeus_stream.views.quantity import Quantity, figure, percent

@@ -10,9 +10,9 @@ from math import ceil
 
 from msgspec import Struct
 
+from zeus_stream.quoting import quoted, quoted_list
 from zeus_stream.screens.html.questions import Asking, PageGpu, Rows
 from zeus_stream.screens.svg.run_charts import PowerPoint
-from zeus_stream.sql_text import quoted, quoted_list
 
 MAX_PX = 4000
 """Largest number of buckets."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct, convert
 
-from zeus_stream.sql_text import quoted, quoted_list
+from zeus_stream.quoting import quoted, quoted_list
 from zeus_stream.views.costs import COSTS, at_price
 from zeus_stream.views.forecast import FORECAST
 from zeus_stream.views.pipeline_view import PIPELINE

@@ -5,6 +5,7 @@ A new panel is one function and one entry of `RUN_PANELS`.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, TablePanel, facts, figures, plain, table
 from zeus_stream.screens.html.pipeline_panels import pipeline
@@ -14,7 +15,6 @@ from zeus_stream.screens.html.site_panels import waste_panel
 from zeus_stream.screens.html.swings_panel import run_swings
 from zeus_stream.screens.svg.frontier_chart import frontier_chart, trial_points
 from zeus_stream.screens.svg.run_charts import epochs_chart, power_chart
-from zeus_stream.sql_text import quoted
 from zeus_stream.views.costs import OWN_USE, cost_words, own_use_parts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import ForecastView

@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import (
     SHOWN,
@@ -20,7 +21,6 @@ from zeus_stream.screens.html.panels import (
     table,
 )
 from zeus_stream.screens.html.questions import Asking, PageGpu, Row, Rows, find_savings
-from zeus_stream.sql_text import quoted
 from zeus_stream.views.costs import SIGNALS_NOW, money
 from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
 from zeus_stream.views.saving import Saving

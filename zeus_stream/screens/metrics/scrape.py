@@ -8,9 +8,9 @@ from typing import Literal
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places
 from zeus_stream.protocol.snapshots import RunNow, Snapshot
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.metrics.metrics import Family, Names, gpu_families, service_families, up_family
-from zeus_stream.sql_text import quoted
 from zeus_stream.transport.client import Connection, ask_now
 from zeus_stream.transport.endpoints import Distant
 

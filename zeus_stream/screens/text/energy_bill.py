@@ -9,8 +9,8 @@ import pyarrow as pa
 from msgspec import Struct
 from rich.text import Text
 
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.text.tables import console_of, print_facts, print_rows, write_text
-from zeus_stream.sql_text import quoted
 from zeus_stream.views.quantity import ABSENT, WH_J, Quantity, figure, joules, seconds, watts, with_bounds
 
 _WINDOW = """

@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from rich.text import Text
 
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.questions import Rows, answered, find_run_rows, find_trials, together
 from zeus_stream.screens.text.tables import console_of, print_facts, print_rows, write, write_text
 from zeus_stream.screens.text.words import explained
 from zeus_stream.service_packages import install_command
-from zeus_stream.sql_text import quoted
 from zeus_stream.views.costs import COSTS, OWN_USE, SIGNALS_NOW, at_price, cost_facts, own_use_facts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import forecast_facts

@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from zeus_stream.errors import RefusedError
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 from zeus_stream.views.costs import JOULES_PER_KWH
 
 CONTEXT = "https://spdx.org/rdf/3.0.1/spdx-context.jsonld"

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.errors import printable
-from zeus_stream.formulas import without_formulas
+from zeus_stream.quoting import without_formulas
 
 if TYPE_CHECKING:
     import pyarrow as pa

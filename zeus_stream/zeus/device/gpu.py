@@ -5,7 +5,7 @@ Nothing here touches a GPU. Limits and clocks are set by the collector, under a 
 
 from typing import Any
 
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 from zeus_stream.transport.client import connect as connect_analyzer
 from zeus_stream.zeus.exception import ZeusBaseError
 from zeus_stream.zeus.replaced import replaced

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from zeus_stream.clock import Anchor, anchor, monotonic_ns
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 from zeus_stream.transport.client import connect as connect_analyzer
 from zeus_stream.zeus.services import MonitoredGpus, connect
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zeus_stream.sql_text import quoted
+from zeus_stream.quoting import quoted
 from zeus_stream.transport.client import connect
 from zeus_stream.zeus.optimizer.selectors import PowerLimitMeasurement
 

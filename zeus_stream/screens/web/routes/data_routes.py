@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.quoting import quoted, quoted_list
 from zeus_stream.screens.html.document import standalone
 from zeus_stream.screens.html.elements import Markup
 from zeus_stream.screens.html.hour_panel import hour
@@ -31,7 +32,6 @@ from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
 from zeus_stream.screens.web.routes.site import signals_now, site_of
 from zeus_stream.screens.web.source import PAGE_S
-from zeus_stream.sql_text import quoted, quoted_list
 
 JSON_ROWS = 10_000
 """Rows of an answer as JSON; the other formats have all."""

@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.quoting import quoted
 from zeus_stream.screens.html import site_panels
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.hour_panel import hour
@@ -34,7 +35,6 @@ from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
 from zeus_stream.screens.web.routes.site import Site, signals_now, site_of, streamed
 from zeus_stream.screens.web.source import AskTable
 from zeus_stream.screens.web.static_files import address
-from zeus_stream.sql_text import quoted
 from zeus_stream.views.quantity import counted
 from zeus_stream.views.run_view import end_words
 

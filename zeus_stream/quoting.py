@@ -1,5 +1,6 @@
-"""Texts in CSV files that a spreadsheet would run as formulas: they get a ``'``."""
+"""Texts as SQL has them, and as CSV files do: there a spreadsheet runs none as a formula."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,8 +10,18 @@ FORMULA = r"^[=+\-@\t\r\n]"
 """A spreadsheet takes a text that begins so for a formula."""
 
 
+def quoted(text: object) -> str:
+    """Return a text, or a path, in single quotes."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def quoted_list(texts: Iterable[str]) -> str:
+    """Return texts as a list, without brackets."""
+    return ", ".join(map(quoted, texts)) or "NULL"
+
+
 def without_formulas(table: "pa.Table") -> "pa.Table":
-    """Return a table whose texts are no formulas."""
+    """Return a table with a ``'`` before each text that is a formula."""
     import pyarrow as pa  # noqa: PLC0415  (a host that only collects has none)
     import pyarrow.compute as pc  # noqa: PLC0415
 
