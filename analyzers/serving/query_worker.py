@@ -25,9 +25,10 @@ from msgspec import Struct
 from analyzers.archive.open_file import check
 from analyzers.archive.opening import Connection, connect
 from analyzers.archive.sandbox.bounded_queries import REFUSED, Question
-from analyzers.archive.sandbox.confined_query import NICE, WORDS, lock, put_into, write_answer
+from analyzers.archive.sandbox.confined_query import NICE, lock, put_into, write_answer
 from analyzers.archive.sandbox.confinement import ProcessLimits, confine_worker
 from zeus_stream.errors import StorageError, ZeusStreamError
+from zeus_stream.protocol.fields import MOST_WORDS
 from zeus_stream.settings import Settings
 
 IDLE = b"i"
@@ -84,7 +85,7 @@ def serve(channel: Channel, scratch: Path) -> None:
         question = channel.recv()
         with os.fdopen(recv_handle(channel), "wb", buffering=0) as pipe:
             if connection is None:
-                put_into(pipe.fileno())(REFUSED, (refusal or "")[:WORDS].encode())
+                put_into(pipe.fileno())(REFUSED, (refusal or "")[:MOST_WORDS].encode())
                 return
             goes_on = _answer(connection, question, pipe.fileno())
         if not goes_on:

@@ -31,7 +31,6 @@ PART_BYTES = MAX_BYTES // 2
 """Half of what a message may hold."""
 NICE = 5
 """Others of the host come first, the process that stores among them."""
-"""Characters of a refusal."""
 LASTING = (
     duckdb.ParserException,
     duckdb.BinderException,
