@@ -28,8 +28,8 @@ what follows. The rules:
  7. With a bound on the time, a limit beyond it is visited only while the mean time of all steps of the search
     keeps the bound with 95 %: until then the highest is measured on, or one nearer to it that may be. A visit
     that turns out slower than believed ends with the block at hand.
- 8. Of two controls clocks are searched first. Limits are visited once the best clock is known: at least one,
-    and until none is likely left that is better.
+ 8. Of two controls a clock is visited first. Then both are searched as one curve: a visit of either tells of
+    the other, but for their offset. One limit at least is measured.
  9. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
     other curves. Where it holds, a visit of its best limit and one of the highest confirm it.
 
@@ -66,10 +66,12 @@ from analyzers.power_limit.selectors import Goal, Trial
 
 RISK = 0.006
 """Probability at most that a limit is left which is better by `TOLERATED` of what is minimized."""
-RISK_BESIDE = 0.1
-"""The same of limits beside clocks: one that is measured tells of all.
+RISK_OF_BOTH = 0.1
+"""The same where clocks and limits are searched: one limit that is measured tells of all, so that risks at
+them are nearly one risk.
 
-18 simulated workloads, clocks and then limits: 251 steps at 0.02 and 234 at 0.1, at the same saving."""
+Of 72 simulated searches (`controls`, seeds 51 and 53) none was off by over 1 % after 214 steps at 0.1, and
+3 % after 199 at 0.2. Clocks that are searched to the end before a limit take 254, and 3 % are off."""
 WORTHWHILE_STEPS, HIGHEST_RISK = 33, 0.2
 """A limit that may be better by `TOLERATED` is worth a visit if its probability times the steps to come is
 more; and the highest risk that is tolerated."""
@@ -188,20 +190,21 @@ def advise(
 
 
 def _by_control(belief: Belief, tolerated_risk: float) -> tuple[Bools, int, Floats, bool]:
-    """Return the limits that may be chosen by now, the best, the risk at each, and whether it is low enough.
+    """Return the limits that may be visited by now, the best, the risk at each, and whether it is low enough.
 
-    Those of another control are among them once the first is sure (rule 8). Both arrays: shape (n,).
+    Of two controls a clock comes first, and one limit at least is measured (rule 8). Both arrays: shape (n,).
     """
-    every = np.logical_or.accumulate(belief.controls)
-    for of, among, beside in zip(belief.controls, every, (0.0, RISK_BESIDE), strict=False):
-        best = belief.best(among)
-        risk = np.where(among, belief.risk(best), 0.0)
-        if beside and (guard := belief.likely_best(of)) and not belief.steps[of][1:].any():
+    first, *others = belief.controls
+    measured_first = bool(belief.steps[first][1:].any())
+    among = np.logical_or.reduce(belief.controls) if measured_first else first
+    best = belief.best(among)
+    risk = np.where(among, belief.risk(best), 0.0)
+    most = max(tolerated_risk, RISK_OF_BOTH) if others else tolerated_risk
+    for of in others:
+        guard = belief.likely_best(of)
+        if guard and risk.sum() < most and not belief.steps[of][1:].any():
             risk[guard] = 1.0  # nothing of this control is known until one was measured
-        sure = bool(belief.steps[best]) and float(risk.sum()) < max(tolerated_risk, beside)
-        if not sure:
-            break
-    return among, best, risk, sure
+    return among, best, risk, bool(belief.steps[best]) and float(risk.sum()) < most
 
 
 def _tolerated_risk(steps_left: int | None) -> float:

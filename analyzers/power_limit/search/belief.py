@@ -52,8 +52,8 @@ class Belief(Struct, frozen=True, kw_only=True):
     factor: float | None
     controls: tuple[Bools, ...]
     """Of each control the limits that stand for it, shape (n,). The highest is of all."""
-    saved: Floats
-    """Shape (n,): by how much the logarithm of mean power is lower than at the highest, about."""
+    energy: Curve | None
+    """Of a step, of two controls with a bound on the time. None: it is not asked for."""
     steps: Floats
     """Measured at each limit, shape (n,)."""
     weight: Floats
@@ -130,7 +130,7 @@ class Belief(Struct, frozen=True, kw_only=True):
         within = among & (mean <= mean[self.top] + log(self.factor))
         within &= (self.steps > 0) | (not measured)
         lowest = [int(np.flatnonzero(within & of).max(initial=self.top)) for of in self.controls]
-        return min(lowest, key=lambda i: mean[i] - self.saved[i])
+        return lowest[0] if self.energy is None else min(lowest, key=self.energy.mean.__getitem__)
 
     def likely_best(self, among: Bools) -> int:
         """Return the limit that is most likely the best of some, measured or not."""
@@ -162,12 +162,20 @@ class Belief(Struct, frozen=True, kw_only=True):
         if self.factor is not None:
             better += log(self.factor)
             better[:, best] *= -1
-            own, less = next(levels for levels in self.controls if levels[best]), mean - self.saved
-            better = np.where(own, better, np.minimum(better, less[:, [best]] - less))  # in energy too
+            own = next(levels for levels in self.controls if levels[best])
             better[:, :best][:, own[:best]] = -np.inf
         risk = self.weight[of] @ _above(better - TOLERATED, np.sqrt(np.maximum(variance, 1e-14)))
+        if self.energy is not None:
+            risk = np.where(own, risk, risk * self._less_energy(best))
         risk[against] = 0
         return np.asarray(risk)
+
+    def _less_energy(self, best: int) -> Floats:
+        """Return how likely a step at each limit takes less energy than at the best, by `TOLERATED`."""
+        assert self.energy is not None
+        mean, covariance = self.energy.mean, self.energy.covariance
+        variance = np.diag(covariance) + covariance[best, best] - 2 * covariance[best]
+        return _above(mean[best] - mean - TOLERATED, np.sqrt(np.maximum(variance, 1e-14)))
 
     def next(self, best: int, risk: Floats, over: int | None, may: Bools, *, unseen: bool) -> int:
         """Return the limit to measure.

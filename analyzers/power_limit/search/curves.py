@@ -90,6 +90,8 @@ NO_CLOCKS: Clocks = frozenset()
 """Limits, mW, that are nominal powers of clocks."""
 UNLIKE = (1.0, 0.4)
 """The same standard deviations of another workload, or where nothing is remembered."""
+ENERGY = Goal(1.0)
+"""Of two controls with a bound on the time, what decides between them."""
 NEGLIGIBLE = 0.005
 """Explanations that together are less likely are left out."""
 
@@ -179,7 +181,11 @@ def believe(
     for whole in wholes:
         steps[limits_mw.index(whole.limit_mw)] += whole.steps
     controls = _controls(locked)
-    return _combined(goal.factor, controls, s, steps, curves, at, means)
+    energy = None
+    if goal.factor is not None and len(controls) > 1:
+        of = limits_mw, gpus, ENERGY, tuple(memory.trials.values()) if memory else (), measured, clocks
+        energy = believe(limits_mw, top_mw, gpus, ENERGY, measured, recall(*of), noisy, clocks).as_one
+    return _combined(goal.factor, controls, energy, steps, curves, at, means)
 
 
 def measured_means(
@@ -302,7 +308,7 @@ def _before(
 def _combined(
     factor: float | None,
     controls: tuple[Bools, ...],
-    saved: Floats,
+    energy: Curve | None,
     steps: Floats,
     curves: Sequence[Curve],
     at: Indices,
@@ -329,7 +335,7 @@ def _combined(
     return Belief(
         factor=factor,
         controls=controls,
-        saved=saved,
+        energy=energy,
         steps=steps,
         weight=weight[kind, model] / weight[kind, model].sum(),
         mean=usual[kind] + (across @ weighed[kind, model])[:, :, 0],

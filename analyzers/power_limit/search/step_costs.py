@@ -19,10 +19,11 @@ from msgspec.structs import replace
 
 from analyzers.power_limit.search import curves
 from analyzers.power_limit.search.belief import Belief
+from analyzers.power_limit.search.curves import ENERGY
 from analyzers.power_limit.search.visit_blocks import Visit, by_limit, log_energy, log_time, series
 from analyzers.power_limit.selectors import Goal, Trial
 
-ENERGY, TIME = Goal(1.0), Goal(0.0)
+TIME = Goal(0.0)
 NORMAL_95 = 1.96
 """Half of a 95 % interval in standard deviations."""
 SCATTERED, MOST_SCATTER = 0.5, 1.5
