@@ -8,7 +8,6 @@ import pytest
 from analyzers.power_limit.search import curves
 from analyzers.power_limit.search.advice import Choose
 from analyzers.power_limit.search.step_costs import (
-    ENERGY,
     MOST_SCATTER,
     SCATTERED,
     ShareInterval,
@@ -103,7 +102,7 @@ def test_what_visits_scatter_by_makes_the_interval_wider() -> None:
         signs = 1, 1, -1, -1, 1, 1
         costs = step_costs((300_000, 200_000), 1, visits([1 + scatter * sign for sign in signs]), 200_000)
         measured = visits([1 + scatter * sign for sign in signs])
-        energy = curves.believe((300_000, 200_000), 300_000, 1, ENERGY, measured, known=True)
+        energy = curves.believe((300_000, 200_000), 300_000, 1, curves.ENERGY, measured, known=True)
         low, high = energy.difference(1, 0)
         widths.append((costs.energy.high - costs.energy.low) / (high - low))
     quiet, scattered = widths
