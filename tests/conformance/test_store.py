@@ -14,6 +14,7 @@ from analyzers.archive.store import Store
 from analyzers.results.fleet_rows import EarlierUse, RunRow
 from analyzers.results.result import OWN
 from tests.analyzers.archives import HOST, LOG, RUN, A, fill, frame, frames, readings, window
+from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Break
 from zeus_stream.protocol.queries import Query
@@ -39,7 +40,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     def open_store() -> Store:
         if stores:
             stores.pop().close()
-        stores.append(STORES[request.param](tmp_path / "energy.duckdb", SETTINGS))
+        stores.append(STORES[request.param](archive_at(tmp_path / "energy.duckdb"), SETTINGS))
         return stores[-1]
 
     yield open_store

@@ -73,7 +73,7 @@ def test_an_archive_whose_wal_was_cut_anywhere_opens_or_says_why_not_and_goes_on
     killed: Path, tmp_path: Path
 ) -> None:
     wal, sentences = Path(f"{killed}.wal").read_bytes(), list[str]()
-    for number in range(6):
+    for number in range(3):
         copy = tmp_path / f"{number}.duckdb"
         copy.write_bytes(killed.read_bytes())
         Path(f"{copy}.wal").write_bytes(wal[: Random(number).randrange(len(wal))])
@@ -88,13 +88,13 @@ def test_an_archive_whose_wal_was_cut_anywhere_opens_or_says_why_not_and_goes_on
     assert not any("\n" in sentence for sentence in sentences)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_flipped_bit_in_the_file_is_one_sentence(stored: Path, seed: int) -> None:
     flip(stored, Random(seed).randrange(stored.stat().st_size))
     _damaged_or_whole(stored)
 
 
-@pytest.mark.parametrize("size", [0, 20, 4096, 100_000, 900_000, 3_000_000])
+@pytest.mark.parametrize("size", [0, 4096, 900_000])
 def test_a_file_that_was_cut_is_one_sentence(stored: Path, size: int) -> None:
     os.truncate(stored, size)
     _damaged_or_whole(stored)

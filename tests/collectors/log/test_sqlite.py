@@ -248,7 +248,7 @@ def test_frames_of_an_earlier_boot_are_as_old_as_this_one_at_least(path: Path) -
     fill(log, 5, t_ns=1000 * HOUR_NS)
     log.close()
     log = opened(path, "boot-2")
-    fill(log, 1, t_ns=HOUR_NS)
+    fill(log, 2, t_ns=HOUR_NS)
     assert log.prune(HOUR_NS, 10**9, HOUR_NS) == 0
     assert log.prune(HOUR_NS + 1, 10**9, HOUR_NS) == 5
     log.close()
