@@ -99,10 +99,13 @@ def found_version(connection: Connection, who: object) -> int | None:
     content = "SELECT 1 FROM duckdb_tables() UNION ALL SELECT 1 FROM duckdb_views() WHERE NOT internal"
     if connection.execute(content).fetchone() is None:
         return None
-    known = "column_name IN ('application', 'schema_version')"
-    columns = f"SELECT count(*) FROM duckdb_columns() WHERE table_name = 'meta' AND {known}"
-    named = connection.execute(columns).fetchone() == (2,)  # it binds each view: 8 ms
-    match connection.execute("SELECT application, schema_version FROM meta").fetchall() if named else []:
+    columns = "SELECT list(column_name) FROM duckdb_columns() WHERE table_name = 'meta'"  # each view is bound
+    [(named,)] = connection.execute(columns).fetchall()
+    match (
+        connection.execute("SELECT application, schema_version FROM meta").fetchall()
+        if {"application", "schema_version"} <= {*(named or ())}
+        else []
+    ):
         case [(str(application), int(version))] if application == APPLICATION:
             pass
         case _:
