@@ -74,8 +74,7 @@ class Meter(Struct, frozen=True):
         timeline = self.timeline
         if timeline.gone is not None or not timeline.follows_events or not timeline.settled(t_ns):
             return timeline.settled(t_ns)
-        knots = timeline.knots()
-        return now_ns >= int(knots.hi_ns[np.searchsorted(knots.lo_ns, t_ns)]) + WAIT_NS
+        return now_ns >= timeline.seen_ns(t_ns) + WAIT_NS
 
     def mixes(self) -> bool:
         """Return whether an energy is the mean of two hypotheses, each of which may be right."""

@@ -290,6 +290,11 @@ class Timeline:
             self._read()
         return self._ready_ns >= t_ns or self.gone is not None
 
+    def seen_ns(self, t_ns: int) -> int:
+        """Return when the first knot after ``t_ns`` was read, once that is `settled`."""
+        self._read()
+        return int(self._row(Row.HI)[np.searchsorted(self._row(Row.LO), t_ns)])
+
     @property
     def period_ns(self) -> int | None:
         """Return how often the device refreshes, as seen lately, or None while that is unknown."""

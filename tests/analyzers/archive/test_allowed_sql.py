@@ -71,8 +71,8 @@ def test_no_attempt_is_answered_and_no_file_changes(
     before, untouched = fingerprint(tmp_path), touched(tmp_path)
     assert "energy.duckdb.wal" in before, "a checkpoint would change something"
     # Each statement in three surroundings, each surrounding around many statements.
-    corpus = list(attempts(tmp_path / "energy.duckdb"))[::10]
-    assert len(corpus) >= 300
+    corpus = list(attempts(tmp_path / "energy.duckdb"))[::20]
+    assert len(corpus) >= 150
     for sql in corpus:
         with pytest.raises(RefusedError, match=r"^query: could not be "):
             queries.answer(Query(sql, 10, 60_000))

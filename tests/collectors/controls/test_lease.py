@@ -154,7 +154,13 @@ def test_a_command_is_refused_without_touching_the_device(
 
 
 @pytest.mark.parametrize(
-    "other", [ask("c2", owner="berta"), ask("c2", run="r2", fence=2), release("c2", fence=1, owner="b")]
+    "other",
+    [
+        ask("c2", owner="berta"),
+        ask("c2", run="r2", fence=2),
+        ask("c2", run="budget:rack1", fence=2, owner="berta"),
+        release("c2", fence=1, owner="b"),
+    ],
 )
 def test_a_second_owner_or_run_is_refused_and_told_who_holds_the_device(other: Command) -> None:
     (refused,) = said(Played().hold().play(Asked(other)))
@@ -755,13 +761,6 @@ def test_a_lease_passes_between_a_run_and_a_budget_of_one_owner(
     assert isinstance(asked[0], CallSet) == taken
     assert played.state.lease is not None
     assert played.state.lease.run == (second if taken else first)
-
-
-def test_a_budget_of_another_owner_is_refused() -> None:
-    (said,) = Played().hold().play(Asked(ask("c2", fence=2, run="budget:rack1", owner="bert")), 10)
-    assert isinstance(said, Say)
-    assert isinstance(said.note, ControlRefused)
-    assert said.note.cause == "owned"
 
 
 def test_the_end_of_a_run_gives_nothing_back_that_a_budget_holds() -> None:
