@@ -55,7 +55,7 @@ from zeus_stream.protocol.readings import Readings
 
 S = 1_000_000_000
 ONE = "simulated:v100x1"
-TRAINING = Training("imagenet", 0.02, 500)
+TRAINING = Training("imagenet", 0.02, 300)
 
 
 def world(training: Training = TRAINING, plan: RunSettings = QUICK, device: str = ONE) -> World:
@@ -63,7 +63,7 @@ def world(training: Training = TRAINING, plan: RunSettings = QUICK, device: str 
 
 
 def only_measuring(seconds: float = 2.0) -> World:
-    made = world(plan=replace(QUICK, selector=None))
+    made = world(replace(TRAINING, steps=500), replace(QUICK, selector=None))
     made.run(seconds)
     return made
 
@@ -120,7 +120,7 @@ def test_a_run_is_profiled_measured_and_given_back() -> None:
     steps = [row for row in made.rows(WindowRow) if row.kind == "step"]
     assert run.energy_j is not None
     assert sum(step.energy_j or 0 for step in steps) == pytest.approx(run.energy_j, rel=0.03)
-    assert [step.index for step in steps] == list(range(500))
+    assert [step.index for step in steps] == list(range(300))
     assert made.limits_mw() == [250_000]
     assert [row.ended_how for row in made.rows(RunRow)] == [None, None, "ended"]
     outcomes = [

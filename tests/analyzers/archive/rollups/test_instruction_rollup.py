@@ -56,7 +56,7 @@ def by_minute(archive: DuckdbFile) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("batch", [1000, 7])
+@pytest.mark.parametrize("batch", [1000, 31])
 def test_every_instruction_counts_once_by_stage_kind_and_minute(path: Path, batch: int) -> None:
     stored = log()
     for begin in range(0, len(stored), batch):
