@@ -1,5 +1,6 @@
 """Searches of the graphics clock, and of both controls, for jobs of simulated GPUs."""
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -91,39 +92,53 @@ def test_every_clock_is_measured_and_the_best_is_locked_until_the_end() -> None:
     assert locked_mhz(world) == [UNLOCKED]
 
 
+def known_curve(name: str, levels: Sequence[Level], offset: float = 0.0, seed: int = 0) -> KnownCurve:
+    """Return levels of one GPU; steps at a limit that binds take longer by a share."""
+    model = load()[name]
+    truth, top_mw = model.workloads["imagenet"], model.default_limit_mw
+    of = {level.limit_mw: level.clock_mhz for level in levels}
+
+    def at(level_mw: int) -> tuple[int, int]:
+        clock_mhz = of[level_mw]
+        return (level_mw, UNLOCKED) if clock_mhz is None else (top_mw, clock_mhz)
+
+    def seconds(level_mw: int) -> float:
+        binds = of[level_mw] is None and truth.power_mw(level_mw) < 0.97 * truth.power_mw(top_mw)
+        return 0.25 * truth.slowdown(*at(level_mw)) * (1 + offset * binds)
+
+    def watts(level_mw: int) -> float:
+        return truth.power_mw(*at(level_mw)) / 1000
+
+    locked = tuple(level.limit_mw for level in levels if level.clock_mhz is not None)
+    return KnownCurve(tuple(of), seconds, watts, noise=0.02, seed=seed, clocks=locked)
+
+
+def clocks_of(name: str) -> tuple[Level, ...]:
+    model = load()[name]
+    return clock_levels(range(model.max_clock_mhz, model.idle_clock_mhz, -15), model.default_limit_mw)
+
+
+def costs_of(curve: KnownCurve, text: str) -> dict[int, float]:
+    """Return what a step costs at each level."""
+    figures = {level_mw: (curve.seconds(level_mw), curve.watts(level_mw)) for level_mw in curve.limits}
+    top_mw = curve.limits[0]
+    return {mw: float(goal(text).of_step(s * watts * 1000, s, top_mw)) for mw, (s, watts) in figures.items()}
+
+
 @pytest.mark.parametrize("text", ["cost:0.5", "slowdown:1.1"])
 @pytest.mark.parametrize("name", ["a100", "h100", "v100"])
 def test_the_search_finds_a_clock_in_about_as_many_steps_as_a_limit(name: str, text: str) -> None:
-    model = load()[name]
-    truth = model.workloads["imagenet"]
-    levels = clock_levels(range(model.max_clock_mhz, model.idle_clock_mhz, -15), model.default_limit_mw)
-    clocks = {level.limit_mw: level.clock_mhz or 0 for level in levels}
-
-    def seconds(nominal: int) -> float:
-        return 0.25 * truth.slowdown(model.default_limit_mw, clocks[nominal])
-
-    def watts(nominal: int) -> float:
-        return truth.power_mw(model.default_limit_mw, clocks[nominal]) / 1000
-
-    limits = tuple(round(model.default_limit_mw - 5000 * at) for at in range(MOST))
-    by_limit = KnownCurve(
-        limits,
-        lambda limit_mw: 0.25 * truth.slowdown(limit_mw),
-        lambda limit_mw: truth.power_mw(limit_mw) / 1000,
-        noise=0.02,
-    )
-    by_clock = KnownCurve(tuple(clocks), seconds, watts, noise=0.02, clocks=tuple(clocks))
+    top_mw = load()[name].default_limit_mw
+    by_limit = known_curve(name, limit_levels(top_mw - 5000 * at for at in range(MOST)))
+    by_clock = known_curve(name, clocks_of(name))
     by_limit.searched(goal(text))
-    chosen = by_clock.searched(goal(text))
+    chosen_mw = by_clock.searched(goal(text)).limit_mw
     assert by_clock.steps <= 1.6 * by_limit.steps + 40
-    truths = {
-        each: goal(text).of_step(seconds(each) * watts(each) * 1000, seconds(each), model.default_limit_mw)
-        for each in clocks
-    }
+    costs = costs_of(by_clock, text)
     if goal(text).factor is None:
-        assert truths[chosen.limit_mw] <= 1.04 * min(truths.values())
+        assert costs[chosen_mw] <= 1.04 * min(costs.values())
     else:
-        assert seconds(chosen.limit_mw) <= 1.1 * 1.04 * seconds(limits[0])
+        assert by_clock.seconds(chosen_mw) <= 1.1 * 1.04 * by_limit.seconds(top_mw)
 
 
 def test_of_both_controls_all_is_compared_with_the_limit_found_without_a_locked_clock() -> None:
@@ -155,43 +170,17 @@ def test_of_both_controls_each_level_is_measured_without_the_other_control() -> 
     assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
 
 
-def both_curve(offset: float, seed: int) -> KnownCurve:
-    """Return clocks and limits of one GPU; steps at a limit that binds take longer by a share."""
-    model = load()["a100"]
-    truth, top_mw = model.workloads["imagenet"], model.default_limit_mw
-    clocks = clock_levels(range(model.max_clock_mhz, model.idle_clock_mhz, -15), top_mw)
-    levels = both_levels(limit_levels(limits_mw(top_mw, model.min_limit_mw, 15_000)), clocks)
-    of = {level.limit_mw: level.clock_mhz for level in levels}
-
-    def at(level_mw: int) -> tuple[int, int]:
-        clock_mhz = of[level_mw]
-        return (level_mw, UNLOCKED) if clock_mhz is None else (top_mw, clock_mhz)
-
-    def seconds(level_mw: int) -> float:
-        binds = of[level_mw] is None and truth.power_mw(level_mw) < 0.97 * truth.power_mw(top_mw)
-        return 0.25 * truth.slowdown(*at(level_mw)) * (1 + offset * binds)
-
-    def watts(level_mw: int) -> float:
-        return truth.power_mw(*at(level_mw)) / 1000
-
-    locked = tuple(level.limit_mw for level in levels if level.clock_mhz is not None)
-    return KnownCurve(tuple(of), seconds, watts, noise=0.02, seed=seed, clocks=locked)
-
-
 @pytest.mark.parametrize("offset", [-0.08, 0.0, 0.08])
 @pytest.mark.parametrize("text", ["energy", "cost:0.5", "slowdown:1.1"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_of_both_controls_the_better_is_chosen_after_clocks_were_measured(
     text: str, offset: float, seed: int
 ) -> None:
-    curve = both_curve(offset, seed)
+    model = load()["a100"]
+    limits = limit_levels(limits_mw(model.default_limit_mw, model.min_limit_mw, 15_000))
+    curve = known_curve("a100", both_levels(limits, clocks_of("a100")), offset, seed)
     chosen = curve.searched(goal(text))
-    costs = {
-        level_mw: goal(text).of_step(
-            curve.seconds(level_mw) * curve.watts(level_mw) * 1000, curve.seconds(level_mw), curve.limits[0]
-        )
-        for level_mw in curve.limits
-    }
+    costs = costs_of(curve, text)
     if goal(text).factor is None:
         assert costs[chosen.limit_mw] <= 1.02 * min(costs.values())
     else:
