@@ -5,12 +5,14 @@ The tutorial and the guide of a site have tests of their own: test_pages.py and 
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +21,7 @@ import pytest
 from tests.directories import short_directory
 from tests.docs.test_pages import PAGES, ROOT, blocks, commands, name
 from tests.waiting import until
-from tests.zeus_stream.conftest import SCRIPT, Cli, Ran, no_files
+from tests.zeus_stream.conftest import ANSWERS, SCRIPT, Cli, Ran, answer, no_files
 
 pytestmark = pytest.mark.sweep
 
@@ -55,10 +57,11 @@ CALLED = {
     "run-1": "{run}",
     "/etc/zeus-stream/metrics-token": "token",
     "0.0.0.0:9464": "127.0.0.1:0",
+    "measure --seconds 10": "measure --seconds 0.1",
     "unix:/run/zeus-stream/web": "unix:{directory}/web",
     "zeus-stream web --archive": "zeus-stream web --listen 127.0.0.1:0 --archive",
 }
-"""What has another name here."""
+"""What has another name, or is shorter, here."""
 TWO_GPUS = "simulated:v100x2"
 LIMIT_S = 300.0
 STARTS = 3
@@ -67,8 +70,14 @@ ENDED = {0, 130, -signal.SIGINT}
 """Exit codes after Ctrl-C; the last one while modules are imported."""
 WAITS_S = 20.0
 """After this time a command that used less waits for something."""
+FIRST = {line: page for page in reversed(PAGES) for line in commands(page)}
+"""The first page that has a command: there it is typed."""
 TYPED = {
-    page: [line for line in commands(page) if not line.startswith(tuple(ELSEWHERE))]
+    page: [
+        line
+        for line in dict.fromkeys(commands(page))
+        if FIRST[line] == page and not line.startswith(tuple(ELSEWHERE))
+    ]
     for page in PAGES
     if page.stem not in {"first-saving", "cluster"}
 }
@@ -87,23 +96,39 @@ class Typist:
     starts_s: float
     """Processor time of the start of Python and of the first modules."""
 
-    def start(self, line: str) -> "subprocess.Popen[str]":
+    @property
+    def environment(self) -> dict[str, str]:
+        environment = {**self.zeus.environment, "TERM": "dumb", "ZEUS_STREAM_DEVICE": TWO_GPUS}
+        return {**environment, "PATH": f"{self.folder / 'bin'}:{environment['PATH']}"}
+
+    def here(self, line: str) -> str:
+        """Return a command as it is typed here."""
         for word, here in CALLED.items():
             line = line.replace(word, here.format(run=self.run, directory=self.zeus.directory))
         if re.fullmatch(r"zeus-stream web( --url)?", line):
             line += " --listen 127.0.0.1:0"
         if line.startswith("zeus-stream metrics") and "--listen" not in line and "--once" not in line:
             line += " --listen 127.0.0.1:0"
-        environment = {**self.zeus.environment, "TERM": "dumb", "ZEUS_STREAM_DEVICE": TWO_GPUS}
-        environment["PATH"] = f"{self.folder / 'bin'}:{environment['PATH']}"
+        return line
+
+    def answer(self, line: str) -> tuple[int, str]:
+        """Run a command that answers in this process: its exit code, and what it said to stderr."""
+        with chdir(self.folder):
+            done = answer(shlex.split(line)[1:], self.environment)
+        return done.returncode, done.stderr
+
+    def start(self, line: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             ["sh", "-c", f"exec {line}" if line.startswith("zeus-stream") else line],
-            env=environment, cwd=self.folder, text=True, process_group=0,
+            env=self.environment, cwd=self.folder, text=True, process_group=0,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def finish(self, line: str, *, interrupted: bool) -> tuple[int, str]:
         """Return the exit code of a command and what it said to stderr."""
+        line = self.here(line)
+        if not interrupted and line.split()[1] in ANSWERS and ">" not in line:
+            return self.answer(line)
         with self.start(line) as process:
             try:
                 if interrupted:

@@ -102,9 +102,6 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "the limit found is kept": lambda: _scene(
         "simulated:v100x1", SEARCHED, replace(QUICK, selector=selectors.parse("time")), idle_s=1
     ),
-    "the workload changes": lambda: _scene(
-        "simulated:v100x1", replace(SEARCHED, steps=700, heavier=(350, 3.0)), idle_s=1
-    ),
     "the workload changes, in noise": lambda: _scene(
         "simulated:v100x1", replace(SEARCHED, steps=1400, heavier=(700, 3.0), noise=0.02), SEARCHING, idle_s=1
     ),
@@ -119,7 +116,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
         "simulated:v100x32", Training("imagenet", 0.05, 10), RunSettings(selector=None), idle_s=1
     ),
     "64 GPUs": lambda: _scene(
-        "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=4
+        "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=2
     ),
     "a pipeline": _pipeline,
     "no GPU": _no_gpu,

@@ -3,9 +3,12 @@
 import io
 import json
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
 from math import hypot, isfinite
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -35,8 +38,8 @@ from zeus_stream.screens.web.routes.site import Site
 from zeus_stream.screens.web.source import QueryRows as Page
 from zeus_stream.screens.web.source import Source
 from zeus_stream.views.quantity import Quantity, half_of, joules, opposite, with_half
-from zeus_stream.views.run_view import RunView, run_of_rows
-from zeus_stream.views.site_view import site_of_live
+from zeus_stream.views.run_view import RunRows, RunView, run_of_rows
+from zeus_stream.views.site_view import PowerView, site_of_live
 
 IMPOSSIBLE = {
     "not a number": re.compile(r"(?<![\w-])(?:inf|nan|None|Infinity|NaN)(?![\w-])"),
@@ -94,20 +97,14 @@ def otlp(scene: Scene, answer: Answer) -> str:
     return "\n".join([*lines, *spans])
 
 
-def text_report(answer: Answer) -> str:
+def reports(answer: Answer) -> tuple[str, str]:
+    """Return the report of the run as text and as JSON."""
     summary = summarize(answer, "run")
     assert summary is not None
-    out = io.StringIO()
-    print_summary(summary, None, "zeus-stream sql", out)
-    return out.getvalue()
-
-
-def json_report(answer: Answer) -> str:
-    summary = summarize(answer, "run")
-    assert summary is not None
-    out = io.StringIO()
-    write_summary(summary, out)
-    return out.getvalue()
+    text, in_json = io.StringIO(), io.StringIO()
+    print_summary(summary, None, "zeus-stream sql", text)
+    write_summary(summary, in_json)
+    return text.getvalue(), in_json.getvalue()
 
 
 def html_report(answer: Answer) -> str:
@@ -137,14 +134,15 @@ async def _pages(scene: Scene, answer: Answer) -> Mapping[str, str]:
 
 def screens(scene: Scene, answer: Answer) -> Mapping[str, str]:
     points = TrackedPoints("run", lambda query: answer(query).to_pylist()).new(last=True)
+    in_text, in_json = reports(answer)
     return {
         **anyio.run(_pages, scene, answer),
         "terminal": terminal(scene),
         "web": words(draw_now(scene.now))
         + "".join(words(draw_run(scene.now, run.run)) for run in scene.now.runs),
-        "text": text_report(answer),
+        "text": in_text,
         "html": html_report(answer),
-        "json": json_report(answer),
+        "json": in_json,
         "metrics": prometheus_text(families(scene)),
         "OTLP": otlp(scene, answer),
         "trackers": "\n".join(f"{name} {value}" for each in points for name, value in each.values.items()),
@@ -171,14 +169,33 @@ def check_same(live: RunView, stored_view: RunView) -> None:
         assert live.saving.headline == stored_view.saving.headline
 
 
+class Shown(NamedTuple):
+    """A scene, what each screen shows of it, and what the archive answers."""
+
+    scene: Scene
+    screens: Mapping[str, str]
+    rows: RunRows | None
+    hour: PowerView | None
+    steps_at_limit: Sequence[Mapping[str, Any]]
+
+
+@cache
+def shown_of(name: str) -> Shown:
+    scene = SCENES[name]()
+    with tempfile.TemporaryDirectory() as folder, stored(scene, Path(folder, "energy.duckdb")) as answer:
+        return Shown(
+            scene,
+            screens(scene, answer),
+            answered(find_run_rows("run"), answer),
+            answered(find_hour(scene.now.wall_ns), answer),
+            answer(AT_LIMIT).to_pylist(),
+        )
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", SCENES)
-def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, tmp_path: Path) -> None:
-    scene = SCENES[name]()
-    with stored(scene, tmp_path / "energy.duckdb") as answer:
-        shown = screens(scene, answer)
-        rows = answered(find_run_rows("run"), answer)
-        hour = answered(find_hour(scene.now.wall_ns), answer)
+def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str) -> None:
+    scene, shown, rows, hour, _ = shown_of(name)
     for screen, page in shown.items():
         for what, pattern in IMPOSSIBLE.items():
             found = [page[max(0, at.start() - 60) : at.end() + 20] for at in pattern.finditer(page)]
@@ -246,13 +263,10 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         assert "zeus_stream_run_step_energy_joules" not in shown["metrics"], "nothing old is given again"
 
 
-def test_what_was_saved_before_and_since_a_drift_is_shown_apart_and_true(tmp_path: Path) -> None:
+@pytest.mark.sweep
+def test_what_was_saved_before_and_since_a_drift_is_shown_apart_and_true() -> None:
     """Each stretch has the interval of its own measurement; the last decision's stood for all."""
-    scene = SCENES["the workload changes, in noise"]()
-    with stored(scene, tmp_path / "energy.duckdb") as answer:
-        shown = screens(scene, answer)
-        rows = answered(find_run_rows("run"), answer)
-        steps = answer(AT_LIMIT).to_pylist()
+    _, shown, rows, _, steps = shown_of("the workload changes, in noise")
     assert rows is not None
     saving = run_of_rows(rows).saving
     assert saving is not None

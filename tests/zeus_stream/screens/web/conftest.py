@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.results.rows import RunRow
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
 from zeus_stream.cli.screens.archive_source import ArchiveSource
@@ -17,27 +17,21 @@ from zeus_stream.screens.web.source import Source
 from zeus_stream.settings import Settings
 
 TOKEN = "a-token-of-some-length-for-tests"  # noqa: S105  (of tests)
-HOSTILE = '<script>alert("run")</script>'
-LONG = "x" * 200
+HOSTILE = '<script>alert("run")</script>' + "x" * 200
 
 
 @pytest.fixture(scope="package")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchiveSource]:
-    """The archive, with a run more whose names are hostile."""
+    """The archive, with a run more whose names are hostile and long."""
     path = tmp_path_factory.mktemp("web") / "energy.duckdb"
     archive = DuckdbFile.open(archive_at(path), Settings())
     archives.fill(archive)
-    archive.put([], [_hostile(HOSTILE), _hostile(LONG)], {}, replaying=False)
+    hostile = replace(archives.RUN, session="hostile", run=HOSTILE, job="'; DROP TABLE runs; <b>")
+    archive.put([], [hostile], {}, replaying=False)
     archive.close()
     source = ArchiveSource(path, path.parent / "signals", Settings())
     yield source
     source.close()
-
-
-def _hostile(name: str) -> RunRow:
-    from msgspec.structs import replace
-
-    return replace(archives.RUN, session=f"session-{name}", run=name, job="'; DROP TABLE runs; <b>")
 
 
 @pytest.fixture
