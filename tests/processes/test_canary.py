@@ -13,6 +13,7 @@ from tests.empty_archive import archive_at
 from tests.environment import PATIENCE_S, ZEUS_STREAM, rows, run, start
 from tests.processes.under_fire import TRAINER
 from tests.waiting import until
+from tests.zeus_stream.conftest import Cli
 from zeus_stream.paths import places
 from zeus_stream.settings import Settings
 
@@ -49,7 +50,7 @@ def test_no_password_of_a_setting_is_in_anything_that_is_stored_shown_or_logged(
     shown: dict[str, str] = {}
 
     def show(*arguments: str | Path) -> str:
-        done = run(zeus_dir, *ZEUS_STREAM, *arguments, env=SECRETS)
+        done = Cli(zeus_dir)(*map(str, arguments), **SECRETS)
         shown[" ".join(map(str, arguments))] = done.stdout + done.stderr
         return done.stdout + done.stderr
 

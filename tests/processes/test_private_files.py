@@ -3,7 +3,7 @@
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.processes.setup import FOUND_MW, simulated
 from tests.processes.test_run_killed import start_run
 from tests.waiting import until
 from tests.zeus_stream.cli.test_wait_command import soon
-from tests.zeus_stream.conftest import Cli
+from tests.zeus_stream.conftest import ANSWERS, Cli
 from zeus_stream.cli.main import COMMANDS
 
 NOBODY = 65534
@@ -111,16 +111,27 @@ def umask(value: int) -> Iterator[None]:
 
 
 def run(zeus: Cli, *commands: tuple[str, ...]) -> None:
-    """Run commands beside each other in processes that let others do everything with what they make."""
+    """Run commands, those that do not answer at once beside each other, where others may do everything with
+    what is made."""
     with umask(0):
-        running = {
-            arguments: zeus.start(*arguments, **(PROLOG if arguments[0] == "slurm" else {}))
-            for arguments in commands
-        }
-    for arguments, process in running.items():
+        slow = {each: zeus.start(*each, **variables(each)) for each in commands if each[0] not in ANSWERS}
+        for each in commands:
+            if each[0] in ANSWERS:
+                done = zeus(*each)
+                os.umask(0)  # the command has set its own
+                check(each, done.returncode, done.stderr)
+    for each, process in slow.items():
         _, err = process.communicate(timeout=300)
-        may_warn = arguments == ("doctor",)
-        assert process.returncode in (0, may_warn), (arguments, err)
+        check(each, process.returncode, err)
+
+
+def variables(command: tuple[str, ...]) -> Mapping[str, str]:
+    return PROLOG if command[0] == "slurm" else {}
+
+
+def check(command: tuple[str, ...], code: int | None, err: str) -> None:
+    may_warn = command == ("doctor",)
+    assert code in (0, may_warn), (command, err)
 
 
 def test_every_command_is_among_these() -> None:

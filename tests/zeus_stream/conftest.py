@@ -45,7 +45,10 @@ print("trained")
 
 
 ANSWERS = frozenset(
-    {"budget", "calibrate", "profiles", "replay", "report", "signals", "sql", "statement", "status"}
+    {
+        *("backup", "budget", "calibrate", "completions", "doctor", "export", "jobs", "keys", "profiles"),
+        *("prune", "replay", "report", "signals", "sql", "statement", "status", "verify"),
+    }
 )
 """Commands that answer and end. The half second of a process is spent on imports."""
 

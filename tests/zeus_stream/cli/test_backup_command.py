@@ -23,7 +23,7 @@ def rows(figures: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
 
 
 def train(zeus: Cli, run: str) -> None:
-    done = zeus("run", "--", sys.executable, zeus.script(), "240", ZEUS_STREAM_RUN=run)
+    done = zeus("run", "--", sys.executable, zeus.script(), "80", ZEUS_STREAM_RUN=run)
     assert done.returncode == 0, done.stderr
     until(lambda: bool(zeus.ask(f"FROM windows WHERE run = '{run}' AND kind = 'run'")))
 

@@ -1,13 +1,17 @@
 """The command ``bench``, as a person and as a build use it."""
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.bench.energy_bench import BenchVariant
+from zeus_stream.cli.bench.bench_command import load_functions
 from zeus_stream.cli.bench.bench_report import BenchSession, annotation, comparable_sessions, make_report
+from zeus_stream.errors import SettingsError
 
 KERNELS = """
 from zeus_stream import simulated
@@ -19,8 +23,6 @@ def light():
 
 def heavy():
     gpu.run(0.06)
-
-number = 3
 """
 QUICK = (
     *("--device", SIMULATED, "--rounds", "6", "--seconds", "0.3", "--warmup-s", "1", "--cool-down-s", "1"),
@@ -47,29 +49,40 @@ def test_a_proven_regression_fails_the_build_and_the_archive_keeps_all_sessions(
     (sentence,) = report["regressions"]
     assert f"::error title=zeus-stream bench::{sentence.replace('%', '%25')}" in done.stderr
 
-    for session in (2, 3):
-        assert kernels("bench", "kernels:light", *QUICK, "--fail-above", "50%").returncode == 0, session
-    last = kernels("bench", "kernels:light", *QUICK, "--fail-above", "50%")
-    assert last.returncode == 0, last.stderr
+    with kernels.serving("collect", "--device", SIMULATED), kernels.serving("analyze", "--select", "none"):
+        for session in (2, 3, 4):
+            last = kernels("bench", "kernels:light", *QUICK[2:], "--fail-above", "50%")
+            assert last.returncode == 0, (session, last.stderr)
     assert "against 3 earlier sessions" in last.stdout
     assert "no regression above 50 % is proven" in last.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("spec", "sentence"),
     [
-        (("kernels",), "it has no MODULE:FUNCTION"),
-        (("missing:light",), "there is no module missing"),
-        (("kernels:absent",), "Name a function of kernels"),
-        (("kernels:number",), "it cannot be called"),
-        (("kernels:light", "--fail-above", "much"), "'much' is no percentage"),
+        ("kernels", "it has no MODULE:FUNCTION"),
+        ("missing:light", "there is no module missing"),
+        ("kernels:absent", "Name a function of kernels"),
+        ("kernels:number", "it cannot be called"),
     ],
 )
-def test_a_wrong_function_or_option_is_named(kernels: Cli, arguments: tuple[str, ...], sentence: str) -> None:
-    done = kernels("bench", *arguments, *QUICK)
-    assert done.returncode != 0
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_wrong_function_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, sentence: str
+) -> None:
+    (tmp_path / "kernels.py").write_text("number = 3", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "kernels", raising=False)
+    with pytest.raises(SettingsError, match=sentence):
+        load_functions([spec])
+
+
+def test_a_wrong_function_or_percentage_ends_the_command(kernels: Cli) -> None:
+    absent = kernels("bench", "kernels:absent", *QUICK)
+    assert absent.returncode == 1
+    assert absent.stderr.endswith("Name a function of kernels.\n")
+    assert "Traceback" not in absent.stderr
+    assert "'much' is no percentage" in kernels.refused("bench", "x:y", "--fail-above", "much").stderr
 
 
 SENTENCE = "a: +7 % [5 to 9]'\n"
