@@ -137,8 +137,9 @@ class Supervisor:
 
     @property
     def looked(self) -> bool:
-        """Every device that the bus named was found, or has given its reason."""
-        return bool(self._watches) and all(each.gpu or each.trouble for each in self._watches.values())
+        """Every device that the bus named has its description here, or has given its reason."""
+        watches = self._watches.values()
+        return bool(watches) and all(each.gpu in self._guards or each.trouble for each in watches)
 
     # ---- what the rest of the collector asks ---------------------------------------------------------
 

@@ -1,7 +1,8 @@
-"""Real timers; the log and the sockets are real, and there is no device."""
+"""Real timers, log and sockets."""
 
 import resource
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import anyio
@@ -13,6 +14,7 @@ from collectors.log.boot_mark import BootMark
 from collectors.log.feed import LogFeed
 from collectors.log.sqlite import SqliteLog
 from tests.collectors.devices.arithmetic import ArithmeticBus
+from tests.waiting import eventually
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.paths import Places
 from zeus_stream.settings import Settings
@@ -27,20 +29,35 @@ def wake_ups() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
+@contextmanager
+def supervisor(directory: Path, devices: int) -> Iterator[tuple[Supervisor, LogFeed, Listener]]:
+    feed, where = Listener(directory / "feed", feed=True), Places(directory, directory)
+    with (
+        closing(SqliteLog(directory / "log", "h", boot_id(), BootMark(directory / "log"))) as log,
+        closing(feed),
+    ):
+        journal = LogFeed(log, feed, "h")
+        bus = ArithmeticBus(devices)
+        yield (Supervisor(Settings(), bus, where, journal, "i", lambda _: None, lambda: None), journal, feed)
+
+
+async def test_a_device_is_looked_for_until_its_description_is_here(tmp_path: Path) -> None:
+    """A run that began between the find by a thread and the news of it was not found on this host."""
+    with supervisor(tmp_path, 1) as (guards, _, _):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(guards.look)
+            await eventually(guards.log_readings)  # its thread has found it
+            before = guards.looked
+            tasks.start_soon(guards.listen)
+            await eventually(lambda: guards.looked and guards.descriptions)
+            tasks.cancel_scope.cancel()
+        await guards.stop()
+    assert not before
+
+
 async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(tmp_path: Path) -> None:
     uses = list[int]()
-    with closing(SqliteLog(tmp_path / "log", "h", boot_id(), BootMark(tmp_path / "log"))) as log:
-        feed = Listener(tmp_path / "feed", feed=True)
-        journal = LogFeed(log, feed, "h")
-        guards = Supervisor(
-            Settings(),
-            ArithmeticBus(0),
-            Places(tmp_path, tmp_path),
-            journal,
-            "i",
-            lambda _: None,
-            lambda: None,
-        )
+    with supervisor(tmp_path, 0) as (guards, journal, feed):
         pace = GatherPace(lambda: beats.hurry())  # noqa: PLW0108  (made below)
         beats = Beats(guards, journal, pace.gather_ns, lambda: uses.append(monotonic_ns()), 10**9, 10**15)
         async with anyio.create_task_group() as tasks:
@@ -55,4 +72,3 @@ async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(t
                 while len(uses) < 2:  # now each 50 ms, so once a second
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
-    feed.close()

@@ -181,7 +181,7 @@ def test_every_command_of_the_tutorial_runs(tmp_path: Path) -> None:
     """The commands after the installation, in their order, in an empty folder; with shorter epochs."""
     page = ROOT / "docs" / "tutorial" / "first-saving.md"
     (script,) = blocks(page, "python")
-    (tmp_path / "train.py").write_text(script.replace("range(200)", "range(60)"), encoding="utf-8")
+    (tmp_path / "train.py").write_text(script.replace("range(200)", "range(20)"), encoding="utf-8")
     program = tmp_path / "bin"
     program.mkdir()
     for shim, command in (("zeus-stream", "-m zeus_stream"), ("python", "")):

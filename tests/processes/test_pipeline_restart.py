@@ -85,8 +85,8 @@ def test_a_killed_analyzer_goes_on_with_the_same_profile_and_the_same_plan(zeus_
             visited = [value for value, _ in groupby(asked)][: profiled // EACH]
             assert visited == sorted(set(visited), reverse=True), "each clock was profiled once"
             restart(setup)
-            [before] = setup.sql(ITERATIONS)
-            until(lambda: setup.sql(ITERATIONS)[0]["last"] > before["last"] + 15)
+            [before] = until(lambda: setup.sql(ITERATIONS))
+            until(lambda: until(lambda: setup.sql(ITERATIONS))[0]["last"] > before["last"] + 15)
             assert state(setup)["iterations_profiled"] == profiled
             assert setup.sql(PLANS)[0] == planned
             later = clocks_set(setup)

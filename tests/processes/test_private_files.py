@@ -32,7 +32,6 @@ DURING_RUN: tuple[tuple[str, ...], ...] = (
     ("wait", "--price", "--within", "1s", "--lasts", "1s", "--file", "price.csv", "--", "true"),
     ("mcp",),
     ("slurm", "begin"),
-    ("bench", "os:getpid", "--rounds", "6", "--seconds", "0.1", "--warmup-s", "0", "--cool-down-s", "0"),
 )
 PROLOG = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
 """Variables that Slurm sets for a prolog."""
@@ -49,7 +48,7 @@ AFTER_RUN: tuple[tuple[str, ...], ...] = (
 )
 STAYING = (("top",), ("web", "--listen", "unix:web"), ("metrics",), ("forward", "jsonl:results.jsonl"))
 """These go on until they are stopped."""
-ELSEWHERE = {"measure", "lake", "archive", "serve-sql", "simulate"}
+ELSEWHERE = {"measure", "bench", "lake", "archive", "serve-sql", "simulate"}
 """Commands that use what `run` starts here, open the archive alone, or need servers of a site."""
 SERVICES = {"run", "collect", "analyze", "set-aside"}
 FOR_ALL = {

@@ -19,7 +19,7 @@ import select, sys
 from zeus_stream import Publisher
 with Publisher(job="killed", gpus=[sys.argv[1]]) as publisher:
     print("trains", flush=True)
-    for _ in publisher.steps(iter(lambda: select.select([sys.stdin], [], [], 0.01)[0], [sys.stdin])):
+    for _ in publisher.steps(iter(lambda: select.select([sys.stdin], [], [], 0.03)[0], [sys.stdin])):
         pass
 """
 """It trains until its input ends, and so after its command was killed."""

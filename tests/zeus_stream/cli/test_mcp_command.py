@@ -57,35 +57,26 @@ async def refusal(asked: Any, tool: str, **arguments: Any) -> str:
     return "".join(part.text for part in result.content)
 
 
-async def test_the_examples_of_the_skill_are_answered(ran: Ran) -> None:
+async def test_tools_only_read_and_answer_what_the_commands_and_the_skill_say(ran: Ran) -> None:
     calls = examples()
     assert len(calls) >= 8
     async with client(ran.zeus) as asked:
+        tools = (await asked.list_tools()).tools
+        services = json.loads(await answer(asked, "status"))["services"]
+        report = json.loads(await answer(asked, "report"))
+        again = json.loads(await answer(asked, "report", run=report["run"]))
+        words = await answer(asked, "explain_run", run=report["run"])
+        checks = json.loads(await answer(asked, "doctor"))
         for call in calls:
             text = await answer(asked, call["tool"], **call["arguments"])
             assert text.strip(), call
             if call["tool"] != "explain_run":
                 json.loads(text)
-
-
-async def test_all_tools_say_that_they_only_read_and_status_that_no_service_runs(ran: Ran) -> None:
-    async with client(ran.zeus) as asked:
-        tools = (await asked.list_tools()).tools
-        services = json.loads(await answer(asked, "status"))["services"]
-    assert {each["state"] for each in services} == {"does not answer"}
     assert {tool.name for tool in tools} == TOOLS
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
     assert set(re.findall(r"^\| .* \| `(\w+)` \|$", SKILL.read_text(encoding="utf-8"), re.MULTILINE)) == TOOLS
-
-
-async def test_answers_are_those_of_the_commands(ran: Ran) -> None:
-    async with client(ran.zeus) as asked:
-        report = json.loads(await answer(asked, "report"))
-        again = json.loads(await answer(asked, "report", run=report["run"]))
-        words = await answer(asked, "explain_run", run=report["run"])
-        checks = json.loads(await answer(asked, "doctor"))
-    expected = json.loads(ran.zeus("report", "--json").stdout)
-    assert report == again == expected
+    assert {each["state"] for each in services} == {"does not answer"}
+    assert report == again == json.loads(ran.zeus("report", "--json").stdout)
     assert "chosen" in words
     assert {"what", "verdict"} <= set(checks[0])
     assert any("only observes" in check["says"] for check in checks)  # no driver was asked to set a limit
