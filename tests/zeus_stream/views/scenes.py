@@ -113,7 +113,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
     ),
     "the collector is dead": lambda: _scene("simulated:v100x1", SEARCHED, until_s=8, silent_s=28),
     "64 GPUs": lambda: _scene(
-        "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=2
+        "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=4
     ),
     "a pipeline": _pipeline,
     "no GPU": _no_gpu,
