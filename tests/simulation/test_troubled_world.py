@@ -1,4 +1,4 @@
-"""The whole pipeline under 16 seeds of trouble; `make soak` runs 1000."""
+"""The whole pipeline under a few seeds of trouble; `make soak` runs 1000."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.troubled_world import TroubledWorld, run
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_through_all_trouble_every_event_is_archived_once_and_every_limit_returns(seed: int) -> None:
     report = run(seed)
     assert report.archived > 100

@@ -398,7 +398,7 @@ def test_a_changed_workload_is_profiled_again(factor: float, rounds: int) -> Non
 def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_round(plan: ProfilerPlan) -> None:
     plan = replace(plan, profiling_share=0.2)
     bench, longest = Bench(plan), 2 * BLOCK * most_blocks(len(plan.limits_mw))
-    for turn in range(20):
+    for turn in range(12):
         bench.factor, bench.best_mw = (1.0, 150_000) if turn % 2 else (2.0, 225_000)
         bench.steps(800)
         assert bench.state.profiled <= plan.profiling_share * bench.state.visiting.steps + longest
@@ -408,7 +408,7 @@ def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_roun
 @pytest.mark.sweep
 def test_a_restless_workload_is_not_profiled_for_ever() -> None:
     bench = Bench(replace(SHORT, profiling_share=1.0))
-    for turn in range(4 * MAX_ROUNDS):
+    for turn in range(2 * MAX_ROUNDS):
         bench.factor = 1.0 + turn % 2
         bench.steps(100)
     assert bench.state.round == MAX_ROUNDS

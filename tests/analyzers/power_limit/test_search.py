@@ -51,7 +51,7 @@ def test_the_choice_is_within_the_stated_bound_in_95_of_100_worlds() -> None:
     assert np.mean(inside) >= 0.95
 
 
-@pytest.mark.parametrize(("start", "slow"), [(56, 1.3), (80, 2.0), (88, 2.0)])
+@pytest.mark.parametrize(("start", "slow"), [(56, 1.3), (88, 2.0)])
 def test_a_start_that_ends_during_the_search_breaks_no_bound_on_the_time(start: int, slow: float) -> None:
     for number in (0, 4):
         curve = published(number, count=21, noise=0.01, seed=number)
