@@ -4,6 +4,7 @@ import logging
 import zlib
 from itertools import chain, count, islice
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from msgspec.structs import replace
@@ -137,6 +138,14 @@ def test_frames_of_a_log_that_began_after_the_checkpoint_are_replayed_from_its_f
     assert [(frame.log_id, frame.offset) for frame in again] == [("later", at) for at in offsets]
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, world: World) -> Path:
+    """The directory of an analyzer that was killed after three checkpoints."""
+    path = tmp_path_factory.mktemp("killed") / "energy.duckdb"
+    store(path, world, 3 * EVERY)
+    return path.parent
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -150,11 +159,15 @@ def test_frames_of_a_log_that_began_after_the_checkpoint_are_replayed_from_its_f
     ],
 )
 def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replayed(
-    tmp_path: Path, world: World, caplog: pytest.LogCaptureFixture, change: dict[str, object], says: str
+    tmp_path: Path,
+    world: World,
+    killed: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, object],
+    says: str,
 ) -> None:
-    path = tmp_path / "energy.duckdb"
-    store(path, world, 3 * EVERY)
-    archive = DuckdbFile.open(archive_at(path), SETTINGS)
+    copytree(killed, tmp_path, dirs_exist_ok=True)
+    archive = DuckdbFile.open(tmp_path / "energy.duckdb", SETTINGS)
     row = archive.checkpoint(checkpoint_taker.NAME)
     assert row is not None
     archive.put([], [sign(replace(row, **change), KEY)])
