@@ -41,7 +41,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.batch_size.belief.cost_belief import CostBelief, believe, doubt
-from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate
+from analyzers.batch_size.belief.failing_runs import bound_of_try
 from analyzers.batch_size.belief.gaussian import Floats, equally_likely, within
 from analyzers.batch_size.belief.try_summary import JobHistory, Tally, TrySummary
 from analyzers.batch_size.policy import Choice, Job, Try, TryVerdict
@@ -335,11 +335,9 @@ def _limit(job: Job, seen: TrySummary, a_try: Try) -> tuple[int, bool]:
     best = float(within(belief.log_cost.min() - belief.cost.mean[0, at]))
     bound = job.beta * exp(best)
     if at in belief.proven:
-        known, rate = (
-            seen.epochs[seen.era, a_try.batch_size],
-            failing_rate(seen.missed, seen.runs, a_try.batch_size),
-        )
+        known = seen.epochs[seen.era, a_try.batch_size]
         deviation = seen.scatter * sqrt(1 + doubt(known.count))
+        rate = seen.failing_rate(a_try.batch_size)
         usual = exp(known.mean) * bound_of_try(rate, deviation, job.beta)[0]
         longer = LONGER if _may_take_longer(seen, a_try.batch_size) else 1.0
         return max(1, ceil(min(bound, usual) * longer)), False

@@ -11,8 +11,8 @@ intervals are of 95 %.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from math import sqrt
-from statistics import fmean, stdev
+from math import erfc, sqrt
+from statistics import fmean, stdev, variance
 
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import Traces, World, recorded_workload, world
@@ -69,6 +69,31 @@ def reference(worlds: Sequence[World], seeds: int) -> None:
     table(f"The reference's policy, {seeds} seeds ({zeus_s:.0f} s for zeus)", head, rows)
 
 
+def two_best_known(here: World) -> float:
+    """Return the expected regret of a policy that knows all of the two best sizes, but not which is which.
+
+    It pays the first recurrence at the default size and one profiling of the best. Its t runs before a choice
+    mislead it with probability Phi(-sqrt(t) d / 2 s), where d is the difference of the two costs and s the
+    scatter of runs: the Bayes error of two equally likely normal means.
+    """
+    costs = here.competing
+    best, second = sorted(costs, key=costs.__getitem__)[:2]
+    optimum_j, apart_j = costs[best], costs[second] - costs[best]
+    scatter_j = sqrt(
+        fmean(
+            variance([run.epochs or 0 for run in of.trainings]) * of.best.cost_j**2
+            for of in (here.sizes[best], here.sizes[second])
+        )
+    )
+    profiled = [here.sizes[size] for size in {best, here.job.default}]
+    profiling_j = sum(of.profiling.cost_j - of.best.cost_j for of in profiled)
+    wrong = (
+        erfc(sqrt(count / 8) * apart_j / max(scatter_j, 1e-9 * optimum_j)) / 2
+        for count in range(here.recurrences - 1)
+    )
+    return (costs[here.job.default] - optimum_j + profiling_j + apart_j * sum(wrong)) / optimum_j
+
+
 def players(worlds: Sequence[World], seeds: int) -> None:
     """Print everybody's regret, and what the first recurrences cost against always the default."""
     came = tournament(worlds, list(PLAYERS), seeds)
@@ -83,6 +108,8 @@ def players(worlds: Sequence[World], seeds: int) -> None:
         rows.append([name, *regrets, *first, missed])
     rows.append(["goal: zeus", *(f"{REGRET[w.gpu][DATASETS.index(w.dataset)]}" for w in worlds),
                  *(f"{goal[0]:.2f}" for goal in FIRST.values()), 0])  # fmt: skip
+    known = (f"{two_best_known(made):.1f}" for made in worlds)
+    rows.append(["two best known", *known, *[""] * len(FIRST), ""])
     rows.append(["goal: known", *[""] * len(worlds), *(f"{goal[1]:.2f}" for goal in FIRST.values()), 0])
     head = ["regret", *(made.name for made in worlds), *(f"cost of the first {n}" for n in FIRST), "missed"]
     table(f"Everybody, {seeds} seeds", head, rows)

@@ -7,7 +7,7 @@ from math import exp, log, log2, sqrt
 import numpy as np
 from msgspec import Struct
 
-from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate
+from analyzers.batch_size.belief.failing_runs import bound_of_try
 from analyzers.batch_size.belief.gaussian import (
     Curves,
     Floats,
@@ -118,7 +118,7 @@ def believe(job: Job, seen: TrySummary, setup: str) -> CostBelief:
     reached = {octaves[index[size]] for _, size in seen.epochs}
     away = np.array([min(abs(x - other) for other in reached) for x in octaves])
     proven = {size for era, size in seen.epochs if era == seen.era}
-    rates = {size: failing_rate(seen.missed, seen.runs, size) for size in sizes}
+    rates = {size: seen.failing_rate(size) for size in sizes}
     epochs, noise, weight, never = _epochs(
         octaves,
         count,
@@ -211,14 +211,13 @@ def _epochs(
     likely = weight > 0.01 * weight.sum()
     found, noise, weight = found.only(likely, len(octaves)), noise[likely], weight[likely]
     weight = weight / weight.sum()
-    proven = {at for of, at, _ in seen if of == era}
-    heard = set(proven)
+    heard = {at for of, at, _ in seen if of == era}
     lost = [0.0 if at in heard else chance for at, chance in enumerate(never)]
     for at, least in more:
-        bad = rates[at] if at in proven else 0 if at in heard else BAD
-        found, above = found.given_more(at, least, noise, bad)
-        by_chance = bad * BAD_LONG + (1 - bad) * float(weight @ above)
-        lost[at] /= lost[at] + (1 - lost[at]) * by_chance
+        bad = 0 if at in heard else BAD
+        found, above = found.given_more(at, least, noise, rates[at] + (1 - rates[at]) * bad)
+        long = bad * BAD_LONG + (1 - bad) * float(weight @ above)
+        lost[at] /= lost[at] + (1 - lost[at]) * (rates[at] + (1 - rates[at]) * long)
         heard.add(at)
     return found.only(np.full(len(noise), True), count), noise, weight, np.array(lost[:count])  # noqa: FBT003
 

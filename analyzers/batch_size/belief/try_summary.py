@@ -180,8 +180,8 @@ class TrySummary(Struct, frozen=True, eq=False, kw_only=True):
         if known := seen.epochs.get((seen.era, size)):
             off = (took - known.mean) / (seen.scatter * sqrt(1 + 1 / known.count))
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
-            if not converged:
-                off = min(off, USUAL + seen.surprise(size))
+            if not converged and (rate := seen.failing_rate(size)):
+                off = min(off, USUAL - log(rate))
             above = 0.0 if converged and off <= USUAL and seen.pending else seen.up
             up, down = max(0.0, above + off - USUAL), max(0.0, seen.down - off - USUAL)
             seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
@@ -213,21 +213,15 @@ class TrySummary(Struct, frozen=True, eq=False, kw_only=True):
             fractional=seen.fractional or needed < a_try.epochs,
         )
 
-    @property
-    def runs(self) -> dict[int, int]:
-        """Number of runs of each size that has converged: these, and those that were missed."""
-        return {size: count + self.missed.get(size, 0) for size, count in self.converged.items()}
-
-    def surprise(self, size: int) -> float:
-        """Return by how much a failed run of a size speaks for a change of the job.
+    def failing_rate(self, size: int) -> float:
+        """Return the probability that a run of a size fails, by all runs of sizes that have converged.
 
         Failures since the size last converged count as runs of the job as it was: else the first streak of a
-        job whose runs fail by chance would end an era.
+        job whose runs fail by chance would end an era, and what failed would be taken for a dear size.
         """
-        missed = {of: self.missed.get(of, 0) + self.pending.get(of, 0) for of in self.runs}
-        runs = {of: count + self.pending.get(of, 0) for of, count in self.runs.items()}
-        rate = failing_rate(missed, runs, size)
-        return -log(rate) if rate else CLIP
+        missed = {of: self.missed.get(of, 0) + self.pending.get(of, 0) for of in self.converged}
+        runs = {of: count + missed[of] for of, count in self.converged.items()}
+        return failing_rate(missed, runs, size)
 
     def cheapest(self, setup: str) -> int | None:
         """Return the batch size whose tries of this era were the cheapest on a setup."""

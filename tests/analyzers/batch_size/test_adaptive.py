@@ -247,14 +247,11 @@ def test_a_target_that_nobody_reaches_any_more_is_said() -> None:
     assert asked(never).reason.startswith("No batch size has reached the target yet.")
 
 
-def test_a_proven_size_that_fails_six_times_waits_until_another_has_converged() -> None:
+def test_a_proven_size_that_fails_again_and_again_is_left_for_another() -> None:
     tries = [training(number, size) for number, size in enumerate((128, 64, 256, 32, 64, 64, 64, 64))]
-    tries += [training(8, 64, 12, "stopped"), training(9, 64, recurrence=8), training(10, 64)]
-    failed = [training(number, 64, 12, "stopped", recurrence=11) for number in range(11, 17)]
-    chosen = [asked(after(*tries, *failed[:count])).batch_size for count in range(7)]
-    assert chosen[:6] == [64] * 6
-    assert chosen[6] != 64
-    assert asked(after(*tries, *failed, training(17, 128, recurrence=11))).batch_size == 64
+    failed = [training(number, 64, 12, "stopped", recurrence=8) for number in range(8, 11)]
+    assert asked(after(*tries, *failed[:1])).batch_size == 64
+    assert asked(after(*tries, *failed)).batch_size != 64
 
 
 @given(

@@ -44,9 +44,11 @@ def test_the_tenth_failure_and_the_fortieth_show_whether_long_runs_converge() ->
     assert min(after[10], after[40]) >= 2.2 * max(after[9], after[11], after[39], after[41])
 
 
-def test_failures_that_no_run_has_followed_yet_change_nothing() -> None:
-    state = trained("......x")
-    assert failing_rate(state.seen.missed, state.seen.runs, 64) == 0
+def test_a_failure_counts_before_a_run_of_its_size_has_followed() -> None:
+    rates = [trained("......" + failed).seen.failing_rate(64) for failed in ("", "x", "xx", "xx.")]
+    assert rates[0] == 0
+    assert 0.05 < rates[1] < rates[2]
+    assert rates[3] < rates[2]
 
 
 def test_runs_that_fail_are_no_new_era_and_a_job_that_fails_for_good_is_one() -> None:
@@ -71,7 +73,7 @@ def test_how_often_runs_fail_outlives_an_era() -> None:
     changed = trained("...." + "xx." * 4 + "x" * 40 + "..")
     assert changed.seen.era > 0
     assert trained("xxx.", state=changed).seen.era == changed.seen.era
-    assert failing_rate(changed.seen.missed, changed.seen.runs, 64) > 0.3
+    assert changed.seen.failing_rate(64) > 0.3
 
 
 def test_the_expected_cost_has_the_tries_that_fail() -> None:
