@@ -337,7 +337,7 @@ def _limit(job: Job, seen: TrySummary, a_try: Try) -> tuple[int, bool]:
     if at in belief.proven:
         known = seen.epochs[seen.era, a_try.batch_size]
         deviation = seen.scatter * sqrt(1 + doubt(known.count))
-        rate = seen.failing_rate(a_try.batch_size)
+        rate = seen.failing_rate(a_try.batch_size, pending=False)
         usual = exp(known.mean) * bound_of_try(rate, deviation, job.beta)[0]
         longer = LONGER if _may_take_longer(seen, a_try.batch_size) else 1.0
         return max(1, ceil(min(bound, usual) * longer)), False

@@ -12,7 +12,7 @@ from math import erfc, inf, log, sqrt
 
 EXPECTED_RATE, LIKE_OTHERS = 0.03, 3.0
 """The probability that a run fails, as if another batch size had shown it; what others show is worth so many
-runs. 0.1 was better in draws 1 to 4 and worse in 12 to 15 (docs/measurements/batch-sizes.md)."""
+runs. 0.1 is no better and no worse, within the noise of 144 worlds (docs/measurements/batch-sizes.md)."""
 STEPS = 60
 """Bounds of a try that are compared."""
 

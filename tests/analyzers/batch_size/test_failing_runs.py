@@ -51,6 +51,16 @@ def test_a_failure_counts_before_a_run_of_its_size_has_followed() -> None:
     assert rates[3] < rates[2]
 
 
+def test_two_failures_of_a_new_size_make_it_dear_only_where_no_other_runs_fail() -> None:
+    dearer = []
+    for known in ("." * 6, ".x.x.x"):
+        before = trained(known)
+        costs = [beliefs(state, "gpu")[0].expected_cost_j for state in (before, trained("xx", 32, before))]
+        dearer.append(costs[1] / costs[0])
+    assert dearer[0] > 1.8
+    assert dearer[1] < 1.6
+
+
 def test_runs_that_fail_are_no_new_era_and_a_job_that_fails_for_good_is_one() -> None:
     failing = trained("..." + "xx." * 8)
     assert failing.seen.era == 0
