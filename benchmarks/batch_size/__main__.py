@@ -1,6 +1,6 @@
 """The game of recurring jobs on Zeus's published traces: its figures reproduced, others beside them.
 
-python -m benchmarks.batch_size [--traces DIR] [--seeds 50] [--draw 1] [--again 10] [--only PART ...]
+python -m benchmarks.batch_size [--traces DIR] [--seeds 50] [--draw 1] [--only PART ...]
 
 Rules: ``analyzers/simulation/recorded_jobs.py``; players: ``analyzers/simulation/baselines.py``.
 "zeus" is the reference's policy with its faults, "reference" the same policy mended, as a training lives it.
@@ -19,8 +19,8 @@ from analyzers.simulation.recorded_jobs import Traces, World, recorded_workload,
 from analyzers.simulation.runner import Game, play_all
 from analyzers.simulation.simulated_jobs import drifting, regret
 from analyzers.simulation.traces import PUBLISHED, read
-from benchmarks.batch_size.hard_worlds import Hard, hard_worlds
-from benchmarks.batch_size.tournament import LEAST_RATIO, geometric, over_of, played_out, taught, tournament
+from benchmarks.batch_size.hard_worlds import hard_worlds
+from benchmarks.batch_size.tournament import LEAST_RATIO, geometric, over_of, taught, tournament
 from benchmarks.harness import options, table
 
 GPUS = ("v100", "a40")
@@ -150,16 +150,14 @@ def adaptive(worlds: Sequence[World], seeds: int, title: str, goal: float, worst
     table(f"{title}: cost of the first over always the default's", ["first", *costs, "goal", "held"], rows)
 
 
-def hard(traces: Traces, seeds: int, draw: int, again: int) -> None:
+def hard(traces: Traces, seeds: int, draw: int) -> None:
     """Print the adaptive policy's regret over the reference's in worlds that no trace shows, by kind.
 
-    A world is left out of the ratios where the reference's regret is below 0, by luck. Worlds above `WORST`
-    are played again with so many other seeds: of many quiet worlds, a few are above it by luck.
+    A world is left out of the ratios where the reference's regret is below 0, by luck.
     """
     worlds = hard_worlds(draw, traces)
     names = ("reference", "adaptive", "default")
     came: dict[str, list[tuple[float | None, float]]] = defaultdict(list)
-    above: list[tuple[Hard, float | None]] = []
     games = [
         Game(world=one.world, player=name, seed=seed, drift=one.drift)
         for one in worlds
@@ -177,17 +175,7 @@ def hard(traces: Traces, seeds: int, draw: int, again: int) -> None:
         name = one.world.name
         ours, theirs = (fmean(regrets[name, player]) for player in ("adaptive", "reference"))
         ratio = max(LEAST_RATIO, ours / theirs) if theirs > 0 else None
-        if ratio is None or ratio > WORST:
-            above.append((one, ratio))
         came[one.kind].append((ratio, costs[name, "adaptive"] / costs[name, "default"]))
-    came_again = played_out(
-        [
-            Game(world=one.world, player=name, seed=seed, drift=one.drift)
-            for one, _ in above
-            for name in ("reference", "adaptive")
-            for seed in range(seeds, seeds + again)
-        ]
-    )
     everything = [pair for pairs in came.values() for pair in pairs]
     rows = []
     for kind, pairs in (*came.items(), ("all", everything)):
@@ -196,18 +184,6 @@ def hard(traces: Traces, seeds: int, draw: int, again: int) -> None:
         rows.append([*row, sum(one > WORST for one in ratios), f"{max(over for _, over in pairs):.3f}"])
     head = "kind | worlds | left out | regret over reference's | worst | above 1.5 | dearest over default"
     table(f"Hard worlds, draw {draw}, {seeds} seeds; goals 0.30, {WORST}, 0, 1.02", head, rows)
-    rows = []
-    for one, ratio in above if again else ():
-        over = over_of(came_again, [one.world], "reference")
-        again_theirs, again_ours = (
-            came_again[one.world.name, name].regret for name in ("reference", "adaptive")
-        )
-        shown = "none" if ratio is None else f"{ratio:.2f}"
-        rows.append(
-            [one.world.name, shown, f"{fmean(again_theirs):.1f}", f"{fmean(again_ours):.1f}", str(over)]
-        )
-    head = "world | ratio | reference, again | adaptive, again | ratio, again, and its interval"
-    table(f"Worlds above {WORST}, or where the reference has no regret, {again} other seeds", head, rows)
 
 
 def transfer(before: Sequence[World], worlds: Sequence[World], seeds: int) -> None:
@@ -230,7 +206,7 @@ PARTS = ("reference", "players", "adaptive", "recorded", "hard", "transfer")
 
 def main() -> None:
     given = options(
-        __doc__, {"only": PARTS}, traces=PUBLISHED, seeds=50, only=PARTS, draw=1, again=10
+        __doc__, {"only": PARTS}, traces=PUBLISHED, seeds=50, only=PARTS, draw=1
     )  # draw 1 of the hard worlds was tuned on, the others were not
     traces, seeds = read(given.traces), given.seeds
     worlds = [world(traces, gpu, workload) for gpu in GPUS for workload in traces.workloads.values()]
@@ -241,7 +217,7 @@ def main() -> None:
         "recorded": lambda: adaptive(
             every_recorded(traces), seeds, "Adaptive, every recorded world", 0.25, 1.0
         ),
-        "hard": lambda: hard(traces, seeds, given.draw, given.again),
+        "hard": lambda: hard(traces, seeds, given.draw),
         "transfer": lambda: transfer(worlds[: len(DATASETS)], worlds[len(DATASETS) :], seeds),
     }
     for name, part in parts.items():

@@ -217,8 +217,8 @@ class TrySummary(Struct, frozen=True, eq=False, kw_only=True):
         """Return the probability that a run of a size fails, by all runs of sizes that have converged.
 
         Failures since the size last converged count as runs of the job as it was: else the first streak of a
-        job whose runs fail by chance would end an era, and what failed would be taken for a dear size. Without
-        ``pending`` they do not count: a job that has become harder is not to be given up sooner for it.
+        job whose runs fail by chance would end an era, and what failed would be taken for a dear size.
+        Without ``pending`` they do not: tries of a job that has become harder are not to end sooner.
         """
         streaks = self.pending if pending else {}
         missed = {of: self.missed.get(of, 0) + streaks.get(of, 0) for of in self.converged}
