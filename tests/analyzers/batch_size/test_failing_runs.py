@@ -64,12 +64,9 @@ def test_two_failures_of_a_new_size_make_it_dear_only_where_no_other_runs_fail()
 def test_runs_that_fail_are_no_new_era_and_a_job_that_fails_for_good_is_one() -> None:
     failing = trained("..." + "xx." * 8)
     assert failing.seen.era == 0
+    assert trained("......xxx.").seen.era == 0
     assert trained("x" * 40, state=failing).seen.era > 0
     assert trained("." * 12 + "xxxx").seen.era > 0
-
-
-def test_the_first_streak_of_failures_is_no_new_era_where_runs_fail_by_chance() -> None:
-    assert trained("......xxx.").seen.era == 0
 
 
 def test_failures_of_one_size_are_no_new_era_while_another_converges_as_usual() -> None:
