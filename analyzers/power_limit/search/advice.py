@@ -29,7 +29,7 @@ what follows. The rules:
     keeps the bound with 95 %: until then the highest is measured on, or one nearer to it that may be. A visit
     that turns out slower than believed ends with the block at hand.
  8. Of two controls a clock is visited first. Then both are searched as one curve: a visit of either tells of
-    the other, but for their offset. One limit at least is measured.
+    the other, but for their offset. One limit at least is measured, unless the one found is likely the best.
  9. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
     other curves. Where it holds, a visit of its best limit and one of the highest confirm it.
 
@@ -192,7 +192,7 @@ def advise(
 def _by_control(belief: Belief, tolerated_risk: float) -> tuple[Bools, int, Floats, bool]:
     """Return the limits that may be visited by now, the best, the risk at each, and whether it is low enough.
 
-    Of two controls a clock comes first, and one limit at least is measured (rule 8). Both arrays: shape (n,).
+    Of two controls a clock comes first, and a limit is measured (rule 8). Both arrays: shape (n,).
     """
     first, *others = belief.controls
     measured_first = bool(belief.steps[first][1:].any())

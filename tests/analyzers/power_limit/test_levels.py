@@ -92,10 +92,12 @@ def test_every_clock_is_measured_and_the_best_is_locked_until_the_end() -> None:
     assert locked_mhz(world) == [UNLOCKED]
 
 
-def known_curve(name: str, levels: Sequence[Level], offset: float = 0.0, seed: int = 0) -> KnownCurve:
+def known_curve(
+    name: str, levels: Sequence[Level], offset: float = 0.0, seed: int = 0, job: str = "imagenet"
+) -> KnownCurve:
     """Return levels of one GPU; steps at a limit that binds take longer by a share."""
     model = load()[name]
-    truth, top_mw = model.workloads["imagenet"], model.default_limit_mw
+    truth, top_mw = model.workloads[job], model.default_limit_mw
     of = {level.limit_mw: level.clock_mhz for level in levels}
 
     def at(level_mw: int) -> tuple[int, int]:
@@ -116,6 +118,12 @@ def known_curve(name: str, levels: Sequence[Level], offset: float = 0.0, seed: i
 def clocks_of(name: str) -> tuple[Level, ...]:
     model = load()[name]
     return clock_levels(range(model.max_clock_mhz, model.idle_clock_mhz, -15), model.default_limit_mw)
+
+
+def both_of(name: str) -> tuple[Level, ...]:
+    model = load()[name]
+    limits = limits_mw(model.default_limit_mw, model.min_limit_mw, 15_000)
+    return both_levels(limit_levels(limits), clocks_of(name))
 
 
 def costs_of(curve: KnownCurve, text: str) -> dict[int, float]:
@@ -176,9 +184,7 @@ def test_of_both_controls_each_level_is_measured_without_the_other_control() -> 
 def test_of_both_controls_the_better_is_chosen_after_clocks_were_measured(
     text: str, offset: float, seed: int
 ) -> None:
-    model = load()["a100"]
-    limits = limit_levels(limits_mw(model.default_limit_mw, model.min_limit_mw, 15_000))
-    curve = known_curve("a100", both_levels(limits, clocks_of("a100")), offset, seed)
+    curve = known_curve("a100", both_of("a100"), offset, seed)
     chosen = curve.searched(goal(text))
     costs = costs_of(curve, text)
     if goal(text).factor is None:
@@ -190,6 +196,13 @@ def test_of_both_controls_the_better_is_chosen_after_clocks_were_measured(
     kinds = [level_mw in curve.clocks for level_mw in curve.visited[1:]]
     assert kinds[0], "clocks come first"
     assert not all(kinds), "a limit is the guard"
+
+
+@pytest.mark.parametrize("name", ["v100", "h100"])
+def test_of_both_controls_a_limit_is_measured_although_none_is_likely_to_be_better(name: str) -> None:
+    curve = known_curve(name, both_of(name), seed=1, job="movielens-1m")
+    curve.searched(goal("energy"))
+    assert set(curve.visited) - set(curve.clocks) - {curve.limits[0]}
 
 
 def test_when_the_workload_changes_both_controls_are_searched_again() -> None:
