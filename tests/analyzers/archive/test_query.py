@@ -159,7 +159,7 @@ def test_each_query_sees_whole_commits_while_others_are_written(
     with ThreadPoolExecutor(3) as pool:
         written = pool.submit(write)
         try:
-            for _ in range(30):
+            for _ in range(12):
                 answers = list(pool.map(lambda _: ask(queries, sql)[1].to_pylist()[0], range(2)))
                 for answer in answers:
                     assert answer["readings"] == answer["again"]
