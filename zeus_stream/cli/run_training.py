@@ -4,7 +4,9 @@ Services that run already are used and left running. Others are started here, an
 when this process is killed. The command begins once the collector answers; the analyzer starts beside it.
 """
 
+import os
 import secrets
+import select
 import subprocess
 import sys
 import time
@@ -33,6 +35,8 @@ PAUSED = -1
 """In place of an exit code: the command was stopped, to be started again."""
 DEVICES_S = 3.0
 """Longest wait for a collector that has just started to find its devices."""
+TURN_S = 1.0
+"""Longest time for which a signal that came just before the wait for the command stays unseen."""
 LEAVES_S = 1.0
 """Longest wait for the end of a command that received a second Ctrl-C."""
 NO_GPU = "Without a GPU, try simulated ones: --device simulated:v100x1."
@@ -195,12 +199,24 @@ def carry_out(
 
 
 def _wait_until(process: "subprocess.Popen[bytes]", stop_ns: int | None) -> tuple[int, bool]:
-    """Return the exit code of a process, and whether it was stopped."""
+    """Return the exit code of a process, and whether it was stopped.
+
+    Python handles a signal that came just before a system call after it: no wait is longer than `TURN_S`.
+    """
+    stopped, ended = False, os.pidfd_open(process.pid)
     try:
-        return process.wait(None if stop_ns is None else max(0.0, (stop_ns - time.time_ns()) / 1e9)), False
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        return process.wait(), True
+        while process.poll() is None:
+            left_s = TURN_S
+            if stop_ns is not None and not stopped:
+                left_s = min(left_s, (stop_ns - time.time_ns()) / 1e9)
+            if left_s <= 0:
+                process.terminate()
+                stopped = True
+                continue
+            select.select([ended], [], [], left_s)
+    finally:
+        os.close(ended)
+    return process.returncode, stopped
 
 
 def behind_s(where: Places) -> float:
