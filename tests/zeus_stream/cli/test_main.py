@@ -311,7 +311,8 @@ def test_a_report_is_json_for_programs(ran: Ran) -> None:
 def test_a_report_fits_80_columns(ran: Ran) -> None:
     lines = ran.zeus("report", COLUMNS="80").stdout.splitlines()
     [heads] = [line.split() for line in lines if line.startswith("limit ")]
-    assert heads[:3] == ["limit", "energy", "time"]
+    # a second round, as after a change on a busy host, has a column of its own
+    assert [head for head in heads if head != "round"][:3] == ["limit", "energy", "time"]
     assert "…" not in "\n".join(lines), "the last columns go, and no figure is cut"
     assert [line for line in lines if len(line) > 80 and not line.startswith(("DuckdbFile:", "More:"))] == []
 

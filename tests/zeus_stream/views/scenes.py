@@ -112,6 +112,9 @@ SCENES: dict[str, Callable[[], Scene]] = {
         "simulated:v100x1", replace(SEARCHED, steps=100, may_command=False), idle_s=1
     ),
     "the collector is dead": lambda: _scene("simulated:v100x1", SEARCHED, until_s=8, silent_s=28),
+    "32 GPUs": lambda: _scene(
+        "simulated:v100x32", Training("imagenet", 0.05, 10), RunSettings(selector=None), idle_s=1
+    ),
     "64 GPUs": lambda: _scene(
         "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=4
     ),
