@@ -94,7 +94,7 @@ def wait_for(condition: Callable[[], T]) -> T:
     while not (held := condition()):
         if time.monotonic() > deadline_s:
             raise TimeoutError("demo-cluster: could not go on: this machine is too busy. Run it again.")
-        time.sleep(max(1, 3 * (time.monotonic() - asked_s)))  # what is asked needs the processor as well
+        time.sleep(max(2, 5 * (time.monotonic() - asked_s)))  # what is asked needs the processor as well
         asked_s = time.monotonic()
     return held
 

@@ -1,6 +1,7 @@
 """An empty archive is copied: to make its schema takes longer than to copy it."""
 
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -22,10 +23,22 @@ def _empty() -> bytes:
         return path.read_bytes()
 
 
-def archive_at(path: Path) -> Path:
-    """Make an empty archive with an identity of its own, if there is none at this path. Return the path."""
-    if not path.exists():
+@cache
+def _with_identity(number: int) -> bytes:  # noqa: ARG001  (each number has another identity)
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "empty.duckdb"
         path.write_bytes(_empty())
         with duckdb.connect(path) as file:
             file.execute("UPDATE meta SET archive_id = $1", [str(uuid4())])
+        return path.read_bytes()
+
+
+NUMBERS = cycle(range(8))
+"""Of identities: no test has so many archives at a time."""
+
+
+def archive_at(path: Path) -> Path:
+    """Make an empty archive with an identity of its own, if there is none at this path. Return the path."""
+    if not path.exists():
+        path.write_bytes(_with_identity(next(NUMBERS)))
     return path
