@@ -4,9 +4,7 @@ Services that run already are used and left running. Others are started here, an
 when this process is killed. The command begins once the collector answers; the analyzer starts beside it.
 """
 
-import os
 import secrets
-import select
 import subprocess
 import sys
 import time
@@ -203,20 +201,17 @@ def _wait_until(process: "subprocess.Popen[bytes]", stop_ns: int | None) -> tupl
 
     Python handles a signal that came just before a system call after it: no wait is longer than `TURN_S`.
     """
-    stopped, ended = False, os.pidfd_open(process.pid)
-    try:
-        while process.poll() is None:
-            left_s = TURN_S
-            if stop_ns is not None and not stopped:
-                left_s = min(left_s, (stop_ns - time.time_ns()) / 1e9)
+    stopped = False
+    while True:
+        left_s = TURN_S
+        if stop_ns is not None and not stopped:
+            left_s = min(left_s, (stop_ns - time.time_ns()) / 1e9)
+        try:
+            return process.wait(max(0.0, left_s)), stopped
+        except subprocess.TimeoutExpired:
             if left_s <= 0:
                 process.terminate()
                 stopped = True
-                continue
-            select.select([ended], [], [], left_s)
-    finally:
-        os.close(ended)
-    return process.returncode, stopped
 
 
 def behind_s(where: Places) -> float:
