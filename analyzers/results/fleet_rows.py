@@ -124,7 +124,7 @@ class ForecastRow(Struct, frozen=True, kw_only=True):
     step: int
     """that were done when it was made"""
     made_wall_ns: int
-    """when"""
+    """when it was made"""
     epochs_done: int
     """epochs that had ended"""
     epochs: int | None

@@ -58,7 +58,7 @@ class InstructionRow(Struct, frozen=True, kw_only=True):
     waiting_w: float = 0.0
     """of the stage while it waits for another"""
     measured_wall_ns: int = 0
-    """when"""
+    """when it was measured"""
 
 
 class InstructionSpanRow(Struct, frozen=True, kw_only=True):

@@ -114,7 +114,7 @@ def _named(gpus: Collection[str], places: Mapping[str, int]) -> str:
 NOTICED = 0.05
 """Of the memory of a GPU: a smaller change is not logged."""
 AGAIN_NS = 600_000_000_000
-"""What holds is logged again so often, for a reader that began in the middle of the log."""
+"""Time after which a use that holds is logged again, for a reader that began in the middle of the log."""
 
 
 class GpuUses:

@@ -71,7 +71,7 @@ class DetectorState(NamedTuple):
     intervals_ns: tuple[int, ...] = ()
     """Those since the last one that fits the period."""
     period_ns: int | None = None
-    """How often the device refreshes; None while too few changes were seen."""
+    """Time from refresh to refresh; None while too few changes were seen."""
     smoothed: int = 0
     """Intervals of which the period is the mean, at most SMOOTHED."""
     passed: int = 0

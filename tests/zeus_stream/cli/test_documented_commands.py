@@ -61,7 +61,7 @@ CALLED = {
     "unix:/run/zeus-stream/web": "unix:{directory}/web",
     "zeus-stream web --archive": "zeus-stream web --listen 127.0.0.1:0 --archive",
 }
-"""What has another name, or is shorter, here."""
+"""Words of a guide, and what they are here: another name, or something shorter."""
 TWO_GPUS = "simulated:v100x2"
 LIMIT_S = 300.0
 STARTS = 3
