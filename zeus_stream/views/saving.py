@@ -54,7 +54,7 @@ class Saving(Struct, frozen=True, kw_only=True):
     saved: Quantity
     """Joules, of all steps so far; those that would be saved, if it is not set."""
     steps: int | None = None
-    """At the level chosen."""
+    """At the level chosen, of which ``saved`` is. None: not known, or it is not set."""
     next_percent: float | None = None
     """The energy of a step that the best other limit takes more. None: not known, or another takes less."""
     others: bool = False
@@ -153,7 +153,7 @@ def saving_of_row(row: Mapping[str, Any] | None, trials: Sequence[Mapping[str, A
         energy=_quantity(row, "energy_saved", kept=kept and not saved_j),
         time=_quantity(row, "time_added", kept=kept),
         saved=_joules_of(saved_j, stretches),
-        steps=row["steps_at_limit"],
+        steps=row["steps_at_limit"] if applied else None,  # the joules it would save are of other steps
         next_percent=_next_percent(energies, row["power_limit_w"]) if kept else None,
         others=len(energies) > 1,
         reason=row["reason"] or "",

@@ -35,7 +35,7 @@ IMPOSSIBLE = {
     "zero by rounding": re.compile(
         r"(?<![\w.,\d])[-+]?0\.0+ ?(?:[kMG]?J|[kmM]?Wh|W|%|m?s|EUR|gCO2e|kgCO2e)(?!\w)"
     ),
-    "an interval of one point": re.compile(r"(?<![\d.,])(-?[\d.,]+(?: \w+)?) to \1(?![\d.,])"),
+    "an interval of one point": re.compile(r"(?<![\d.,-])(-?[\d.,]+(?: \w+)?) to \1(?![\d.,])"),
     "a negative duration": re.compile(r"(?<![\w.])-\d[\d.,]* (?:µs|ms|s|min|h|d)\b"),
 }
 SIZES = st.floats(-15, 15).map(lambda power: 10.0**power)
@@ -107,6 +107,7 @@ def test_savings(share: Any, low: Any, high: Any, saved: Any, applied: bool) -> 
     assert saving is not None
     for text in (saving.headline, saving.effect, saving.saved_words):
         check(text)
+    assert ("over 3 steps at this limit" in saving.saved_words) == (applied and bool(saving.saved_words))
 
 
 @given(SPANS, SIZES)
