@@ -243,8 +243,8 @@ class LimitSearch:
                 rows = self._rows.decided(instruction, self.plan, self.state, self._at())
                 self._commands.behind_ns = 0
                 return rows_only(rows)
-            case Observe(number, trials, reason):
-                return rows_only([self._rows.observation(self.plan, self._at(), number, trials, reason)])
+            case Observe():
+                return rows_only([self._rows.observation(self.plan, self._at(), instruction)])
 
     def _apply(self, attempt: int, limit_mw: int) -> Result:
         """Ask for a limit on every GPU; what is measured at it holds enough refreshes of the slowest."""

@@ -196,6 +196,8 @@ class Observe(Struct, frozen=True):
     round: int
     trials: tuple[Trial, ...]
     reason: str
+    chosen: Choose | None = None
+    """What an adaptive search would choose by then, and how sure it is. None: the selector is to choose."""
 
 
 Instruction: TypeAlias = Apply | Release | MeasureTrial | Decide | Observe
@@ -478,12 +480,13 @@ def _known_so_far(state: ProfilerState, why: str, plan: ProfilerPlan) -> tuple[O
     if plan.goal is None or state.chosen is not None or state.why or not seen:
         return ()
     match _advice(state, limits_mw, plan, 0):
-        case Choose(limit_mw, confidence, costs=StepCosts(trials)):
+        case Choose(limit_mw, confidence, costs=StepCosts(trials)) as chosen:
             reason = (
-                f"{why} before a limit was chosen: {seen} of {len(limits_mw)} were measured. Of them"
-                f" {plan.spell(limit_mw)} may cost {100 * confidence.p95:.1f} % more than the best"
+                f"{why} before a limit was chosen: {seen} of {len(limits_mw)} {'was' if seen == 1 else 'were'}"
+                f" measured. {plan.spell(limit_mw)} may cost {max(0.1, 100 * confidence.p95):.1f} % more than"
+                " the best"
             )
-            return (Observe(state.round, trials, reason),)
+            return (Observe(state.round, trials, reason, chosen),)
         case _:
             return ()
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from analyzers.fleet.session import Session
 from analyzers.power_limit import profiler, profiles
-from analyzers.power_limit.profiler import Decide
+from analyzers.power_limit.profiler import Decide, Observe
 from analyzers.power_limit.profiles import Recollection
 from analyzers.power_limit.search.belief import Confidence
 from analyzers.power_limit.search.step_costs import StepCosts
@@ -110,10 +110,9 @@ class RunDecisions:
         """Return the row that says with whom a round begins."""
         return self._decision(plan, at, number, (), None, reason, applied=False)
 
-    def observation(
-        self, plan: profiler.ProfilerPlan, at: At, number: int, trials: Sequence[Trial], reason: str
-    ) -> DecisionRow:
+    def observation(self, plan: profiler.ProfilerPlan, at: At, observed: Observe) -> DecisionRow:
         """Return the row of a run that may not command: what would be saved, if that is known."""
+        number, trials, reason, chosen = observed.round, observed.trials, observed.reason, observed.chosen
         source: tuple[str, int] | None = (self._run, number)
         if not trials:
             known = self._known(plan)
@@ -126,10 +125,14 @@ class RunDecisions:
             )
             return self._decision(plan, at, number, (), None, reason, applied=False)
         try:
-            limit_mw = plan.selector.choose(trials, plan.gpus)
+            limit_mw = plan.selector.choose(trials, plan.gpus) if chosen is None else chosen.limit_mw
         except SettingsError as wrong:
             return self._decision(plan, at, number, (), None, f"{reason}. {wrong}", applied=False)
-        return self._decision(plan, at, number, trials, limit_mw, reason, applied=False, source=source)
+        confidence = None if chosen is None else chosen.confidence
+        decision = self._decision(
+            plan, at, number, trials, limit_mw, reason, confidence, applied=False, source=source
+        )
+        return decision if chosen is None or chosen.costs is None else _with_intervals(decision, chosen.costs)
 
     def _known(self, plan: profiler.ProfilerPlan) -> list[AtLimit]:
         """Return what was remembered of limits that this run could have."""

@@ -27,6 +27,7 @@ from analyzers.results.rows import (
     TrialRow,
     WindowRow,
 )
+from collectors.devices.simulated_spec import parse
 from tests.analyzers.readings import steady
 from tests.messages import COLLECTOR_STARTED, LEASE_ENDED, RUN_ADMITTED, RUN_STARTED
 from tests.simulation.simulated_site import START_NS, Training
@@ -218,6 +219,25 @@ def test_without_permission_earlier_trials_of_the_job_tell_what_would_be_saved()
     assert (decision.power_limit_w, decision.applied) == (chosen.power_limit_w, False)
     assert decision.energy_per_step_j == pytest.approx(chosen.energy_per_step_j)
     assert decision.default_energy_per_step_j == pytest.approx(chosen.default_energy_per_step_j)
+
+
+def test_a_run_that_ends_within_its_search_says_how_sure_its_saving_is() -> None:
+    """Its highest limit is a remembered one, whose doubt was left out: the interval had no width."""
+    searching = replace(QUICK, exhaustive=False)
+    profiled = world(replace(TRAINING, noise=0.02), searching)
+    profiled.run()
+    made = after(profiled, replace(TRAINING, run="second", steps=110, noise=0.02), searching)
+    made.run()
+    (decision,) = made.rows(DecisionRow)
+    assert not decision.applied
+    assert "ended before a limit was chosen: 1 of 3 was measured." in decision.reason
+    workload = parse(ONE)[0].model.workloads["imagenet"]
+    found, chosen = (workload.power_mw(mw) * workload.slowdown(mw) for mw in (250_000, 175_000))
+    assert decision.energy_saved_low_percent is not None
+    assert decision.energy_saved_high_percent is not None
+    assert decision.energy_saved_low_percent < 100 * (1 - chosen / found) < decision.energy_saved_high_percent
+    assert 0.5 < decision.energy_saved_high_percent - decision.energy_saved_low_percent < 10
+    assert decision.excess_p95_percent is not None
 
 
 def test_a_killed_run_is_given_back_and_its_windows_end_with_it() -> None:

@@ -67,10 +67,24 @@ class KnownCurve:
         self.t_ns += round(seconds * S)
         return Trial(limit_mw, max(1, round(energy * 1000 * self.gpus)), round(seconds * S), self.block_steps)
 
-    def searched(self, of: Goal, remembered: Sequence[Trial] = (), length: int | None = None) -> Choose:
-        """Do what is advised until it is to choose. ``length``: steps of the run, as its script says."""
+    def searched(
+        self,
+        of: Goal,
+        remembered: Sequence[Trial] = (),
+        length: int | None = None,
+        ends: int | None = None,
+    ) -> Choose:
+        """Do what is advised until it is to choose.
+
+        Args:
+            of: what is minimized.
+            remembered: what an earlier run measured.
+            length: steps of the run, as its script says.
+            ends: steps after which it ends, unforeseen, as soon as something is known.
+        """
         while True:
             left = None if length is None else length - self.steps
+            left = 0 if ends is not None and self.steps >= ends else left
             known = self.visits, remembered
             match advise(self.limits, self.gpus, of, *known, clocks=self.clocks, steps_left=left):
                 case Choose() as chosen:
