@@ -316,10 +316,12 @@ WITH devices AS (
         UNION ALL SELECT gpu FROM gpus WHERE wanted IS NULL) WHERE NOT of_host(gpu)
 ), until AS (
     SELECT coalesce((SELECT max(ended_at) FROM sessions WHERE run = wanted HAVING count(ended_ns) = count(*)),
-        (SELECT max(began_at) + INTERVAL 1 MINUTE FROM minutes WHERE gpu IN (FROM devices))) AS until_at
+        (SELECT max(began_at) + INTERVAL 1 MINUTE FROM minutes WHERE gpu IN (FROM devices))) AS until_at,
+        (SELECT min(began_at) FROM sessions WHERE run = wanted) AS since_at
 ), taken AS (
     SELECT gpu, epoch_us(read_at) AS at_us, energy_mj, power_mw, seen FROM readings, until
-    WHERE gpu IN (FROM devices) AND read_at > until_at - INTERVAL 2 MINUTE AND read_at <= until_at AND seen <> 'unchanged'
+    WHERE gpu IN (FROM devices) AND read_at > greatest(until_at - INTERVAL 2 MINUTE, since_at)
+        AND read_at <= until_at AND seen <> 'unchanged'
 ), spans AS (
     SELECT gpu, lag(at_us) OVER one_gpu AS from_us, at_us, seen,
         CASE WHEN energy_mj IS NULL THEN lag(power_mw) OVER one_gpu / 1000
@@ -345,7 +347,9 @@ WITH devices AS (
 ), period AS (
     SELECT median(span_s) AS period_s FROM placed
 ), mean AS (
-    SELECT sum(mean_w) AS mean_w FROM (SELECT gpu, avg(mean_w) AS mean_w FROM stretches GROUP BY gpu)
+    SELECT sum(mean_w) AS mean_w FROM (
+        SELECT gpu, avg(mean_w) AS mean_w FROM stretches WHERE stretch IN (FROM complete) GROUP BY gpu
+    )
 )
 SELECT tone / 20 AS frequency_hz,
     sqrt(avg(re_j ** 2 + im_j ** 2)) / 10 * (pi() * tone / 20 * any_value(period_s))

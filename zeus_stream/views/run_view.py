@@ -75,7 +75,7 @@ class RunView(Struct, frozen=True, kw_only=True):
         """Return the phase of the search, how far it is and the best limit so far, with its bound."""
         best = next((f"best so far {trial.level}" for trial in self.trials if trial.mark == "best"), "")
         if best and self.best_within_percent is not None:
-            best += f" (off by {self.best_within_percent:.1f} % at most)"
+            best += f" (off by {max(0.1, self.best_within_percent):.1f} % at most)"
         return ", ".join(filter(None, (self.phase.text, self.phase.more, best, self.trouble)))
 
     @property

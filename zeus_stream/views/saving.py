@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from zeus_stream.protocol.snapshots import SearchNow
+from zeus_stream.protocol.snapshots import SearchNow, StretchNow
 from zeus_stream.views.quantity import Quantity, bounds, counted, percent, thousandth, with_bounds
 
 TOO_FEW = "too few steps were measured at these limits"
@@ -175,12 +175,22 @@ def _known_from(row: Mapping[str, Any]) -> str:
 
 
 def saving_of_search(search: SearchNow | None) -> Saving | None:
-    """Return the saving that a live snapshot has. None: no limit is chosen yet."""
-    if search is None or search.limit_mw is None or search.phase in ("waiting", "measuring", "observing"):
+    """Return the saving that a live snapshot has. None: no limit is chosen yet.
+
+    While a run searches again, that is what the limit chosen before has saved.
+    """
+    if search is None or search.phase == "observing":
+        return None
+    level: SearchNow | StretchNow = search
+    if search.phase in ("waiting", "measuring"):
+        if not search.stretches or search.stretches[-1].saved_percent in (None, 0.0):
+            return None
+        level = search.stretches[-1]
+    if level.limit_mw is None or level.saved_percent != search.saved_percent:
         return None
     row = {
-        "power_limit_w": search.limit_mw / 1000, "default_limit_w": thousandth(search.found_mw),
-        "clock_mhz": search.clock_mhz, "applied": True, "reason": search.reason, "steps_at_limit": None,
+        "power_limit_w": level.limit_mw / 1000, "default_limit_w": thousandth(search.found_mw),
+        "clock_mhz": level.clock_mhz, "applied": True, "reason": search.reason, "steps_at_limit": None,
         "saved_j": search.saved_j, "energy_saved_percent": search.saved_percent,
         "energy_saved_low_percent": search.saved_low_percent,
         "energy_saved_high_percent": search.saved_high_percent,

@@ -1,6 +1,7 @@
 """The search for the power limit of a run: its phase in words, and the limits that were measured. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import hypot
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -33,6 +34,9 @@ class PhaseView(Struct, frozen=True):
     tone: Tone
     more: str = ""
     """Progress of the limit that is measured, or the reason why none is set."""
+
+
+UNMEASURED = Quantity(None, "")
 
 
 class TrialView(Struct, frozen=True, kw_only=True):
@@ -129,15 +133,17 @@ def trials_of_rows(
     for row in rows:
         visits.setdefault((row["round"], row["power_limit_w"], row["confirms"]), []).append(row)
     last = max((number for number, *_ in visits), default=0)
+    known = {
+        place: _step_of(own, {} if place[2] else within.get(place[:2], {})) for place, own in visits.items()
+    }
     views = []
     for place in sorted(visits, key=lambda place: (place[0], -place[1], place[2])):
-        number, limit_w, confirms = place
-        own, half = visits[place], {} if confirms else within.get((number, limit_w), {})
-        found = () if found_w is None else visits.get((number, found_w, False), ())
-        half_j, half_s = half.get("energy_within_j"), half.get("step_within_s")
-        sure = () if own is found else (half_j, half_s)
+        (number, limit_w, confirms), own = place, visits[place]
+        (energy, time), found = (
+            known[place],
+            known.get((number, found_w or 0.0, False), (UNMEASURED, UNMEASURED)),
+        )
         mark: Mark = "found" if limit_w == found_w else ""
-        step_j, step_s = _mean(own, "step_j"), _mean(own, "step_s")
         views.append(
             TrialView(
                 round=number,
@@ -146,12 +152,12 @@ def trials_of_rows(
                 limit_w=limit_w,
                 clock_mhz=own[0]["clock_mhz"],
                 steps=sum(row["steps"] for row in own),
-                energy=within_half(step_j, "J/step", half_j),
-                time=within_half(None if step_s is None else 1000 * step_s, "ms", half_s, 1000),
+                energy=energy,
+                time=time,
                 cost=Quantity(_mean(own, "cost_j"), "J/step"),
                 mark="confirmed" if confirms else decided if limit_w == decided_w.get(number) else mark,
-                energy_change=_change(step_j, _mean(found, "step_j"), *sure[:1]),
-                time_change=_change(step_s, _mean(found, "step_s"), *sure[1:]),
+                energy_change=_change(energy, found[0]),
+                time_change=_change(time, found[1]),
             )
         )
     return tuple(views)
@@ -181,29 +187,34 @@ def as_believed(
     decision = max(chosen_w)
     saving = saving_of_row(decided)
     weights = {} if eta is None else _weights(rows, eta)
+    measured = trials_of_rows(rows, within, found_w, chosen_w)
+    founds = {each.round: each for each in measured if each.limit_w == found_w and each.mark != "confirmed"}
     views = []
-    for each in trials_of_rows(rows, within, found_w, chosen_w):
+    for each in measured:
         of_found, belief = (believed.get((each.round, limit_w)) for limit_w in (found_w, each.limit_w))
         if of_found is None or belief is None:
             views.append(each)
             continue
-        half_j, half_ms = half_of(each.energy), half_of(each.time)
+        found = _believed(founds.get(each.round), of_found)
+        energy, time, cost = each.energy, each.time, each.cost
         if each.mark != "confirmed":
-            step_j, step_s = belief["step_j"], belief["step_s"]
-            cost = _cost(step_j, step_s, eta, weights.get(each.round), each.cost.known)
-            each = replace(  # noqa: PLW2901  (the same limit)
-                each, cost=cost, energy=within_half(step_j, "J/step", half_j),
-                time=within_half(1000 * step_s, "ms", half_ms),
-            )  # fmt: skip
-        if each.limit_w == found_w:
-            half_j = half_ms = None
-        changes = (
-            _change(each.energy.known, of_found["step_j"], half_j),
-            _change(each.time.known, 1000 * of_found["step_s"], half_ms),
+            energy, time = found if each.limit_w == found_w else _believed(each, belief)
+            cost = _cost(belief["step_j"], belief["step_s"], eta, weights.get(each.round), cost.known)
+        changes = _change(energy, found[0]), _change(time, found[1])
+        each = replace(  # noqa: PLW2901  (the same limit)
+            each, cost=cost, energy=energy, time=time, energy_change=changes[0], time_change=changes[1]
         )
-        each = replace(each, energy_change=changes[0], time_change=changes[1])  # noqa: PLW2901
         views.append(as_stated(each, saving) if each.round == decision else each)
     return tuple(views)
+
+
+def _believed(measured: TrialView | None, belief: Row) -> tuple[Quantity, Quantity]:
+    """Return energy and time of a step as the search believes them, each as sure as it was measured."""
+    halves = (None, None) if measured is None else (half_of(measured.energy), half_of(measured.time))
+    return (
+        within_half(belief["step_j"], "J/step", halves[0]),
+        within_half(1000 * belief["step_s"], "ms", halves[1]),
+    )
 
 
 def as_stated(trial: TrialView, saving: Saving | None) -> TrialView:
@@ -271,8 +282,21 @@ def _mean(visits: Sequence[Row], name: str) -> float | None:
     return float(sum(row[name] * row["steps"] for row in visits) / steps)
 
 
-def _change(value: float | None, found: float | None, within: float | None = None) -> Quantity:
-    """Return by how much a value differs from that at the limit found. ``within``: half its interval."""
-    if value is None or not found:
+def _step_of(visits: Sequence[Row], half: Row) -> tuple[Quantity, Quantity]:
+    """Return energy and time of a step at one limit. ``half``: as in ``within`` of `trials_of_rows`."""
+    step_s, half_s = _mean(visits, "step_s"), half.get("step_within_s")
+    return (
+        within_half(_mean(visits, "step_j"), "J/step", half.get("energy_within_j")),
+        within_half(None if step_s is None else 1000 * step_s, "ms", half_s, 1000),
+    )
+
+
+def _change(value: Quantity, found: Quantity) -> Quantity:
+    """Return by how much a figure differs from that at the limit found: as sure as both are known."""
+    if value.known is None or not found.known:
         return Quantity(None, "%", absent="the limit found was not measured")
-    return within_half(100 * (value / found - 1), "%", within, 100 / found)
+    ratio, halves = value.known / found.known, (half_of(value), half_of(found))
+    within = None
+    if value is not found and halves[0] is not None and halves[1] is not None:
+        within = hypot(halves[0], ratio * halves[1]) / found.known
+    return within_half(100 * (ratio - 1), "%", within, 100)

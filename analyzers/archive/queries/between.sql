@@ -1,15 +1,15 @@
--- How much energy did each GPU use between two instants, here in ten seconds that end two seconds before the last reading?
+-- How much energy did each GPU use between two instants, here in ten seconds that end six seconds before the last reading?
 WITH asked AS (  -- in UTC; files and blocks of readings of other times are left out
-    SELECT max(read_at) - INTERVAL 12 SECOND AS begin_at, max(read_at) - INTERVAL 2 SECOND AS end_at
+    SELECT max(read_at) - INTERVAL 16 SECOND AS begin_at, max(read_at) - INTERVAL 6 SECOND AS end_at
     FROM readings WHERE read_at >= (SELECT coalesce(max(began_at), '-infinity') FROM minutes)
-), changes AS (  -- the counter became energy_j between two reads: in their middle
+), changes AS (  -- the counter became energy_j between two reads: in their middle; after a rest, at the last
     SELECT gpu, log_id, energy_mj / 1000 AS energy_j,
-        epoch_us(read_at) / 1e6 - (t_hi_ns - t_lo_ns) / 2e9 AS t_s,
+        epoch_us(read_at) / 1e6 - CASE WHEN seen = 'rested' THEN 0 ELSE (t_hi_ns - t_lo_ns) / 2e9 END AS t_s,
         count(*) FILTER (seen IN ('first', 'reset')) OVER (
             PARTITION BY gpu, log_id ORDER BY t_hi_ns ROWS UNBOUNDED PRECEDING) AS counter
     FROM readings
-    WHERE read_at >= (SELECT begin_at - INTERVAL 1 SECOND FROM asked)
-        AND read_at <= (SELECT end_at + INTERVAL 1 SECOND FROM asked) AND seen <> 'unchanged'
+    WHERE read_at >= (SELECT begin_at - INTERVAL 10 SECOND FROM asked)  -- at rest it is read every 5 s
+        AND read_at <= (SELECT end_at + INTERVAL 10 SECOND FROM asked) AND seen <> 'unchanged'
 ), pieces AS (
     SELECT *, lead(t_s) OVER one_counter AS next_s, lead(energy_j) OVER one_counter AS next_j
     FROM changes WINDOW one_counter AS (PARTITION BY gpu, log_id, counter ORDER BY t_s)

@@ -16,13 +16,14 @@ BEGAN = datetime(2026, 1, 1, 7, 0)  # noqa: DTZ001  (a column without a zone is 
 LASTS_S = 130
 
 
-def begin(tables: duckdb.DuckDBPyConnection, gpus: tuple[str, ...]) -> None:
+def begin(tables: duckdb.DuckDBPyConnection, gpus: tuple[str, ...], began_s: float = 0.0) -> None:
     """Store a run of some GPUs that has ended, and the GPUs."""
     ended_at = BEGAN + timedelta(seconds=LASTS_S)
     tables.execute(
         "INSERT INTO sessions BY NAME"
-        " SELECT 'run' AS run, $1 AS gpus, 1 AS ended_ns, $2::TIMESTAMP AS ended_at",
-        [list(gpus), ended_at],
+        " SELECT 'run' AS run, $1 AS gpus, 1 AS ended_ns, $2::TIMESTAMP AS ended_at,"
+        " $3::TIMESTAMP AS began_at",
+        [list(gpus), ended_at, BEGAN + timedelta(seconds=began_s)],
     )
     for gpu in gpus:
         tables.execute("INSERT INTO gpus BY NAME SELECT $1 AS gpu", [gpu])
@@ -110,6 +111,17 @@ def test_a_stretch_that_lacks_readings_is_left_out(tables: duckdb.DuckDBPyConnec
     view = swings(tables)
     assert view is not None
     assert largest(view)[1] == pytest.approx(200, rel=0.05)
+
+
+def test_a_run_does_not_swing_by_what_its_gpus_did_before_it(tables: duckdb.DuckDBPyConnection) -> None:
+    """Runs of under two minutes began at rest: their first step was their largest swing."""
+    begin(tables, ("a",), began_s=85)
+    run_j = wave(300, 30, 1.0)
+    read(tables, "a", 0.1, lambda t_s: 50 * min(t_s, 85) + run_j(t_s) - run_j(min(t_s, 85)))
+    view = swings(tables)
+    assert view is not None
+    assert largest(view) == pytest.approx((1.0, 30), rel=0.05)
+    assert "10.0 % of its mean" in view.headline
 
 
 def test_without_readings_nothing_is_said(tables: duckdb.DuckDBPyConnection) -> None:

@@ -98,6 +98,12 @@ def _no_gpu() -> Scene:
 SCENES: dict[str, Callable[[], Scene]] = {
     "open, in its search": lambda: _scene("simulated:v100x1", SEARCHED, until_s=4),
     "open, a limit chosen": lambda: _scene("simulated:v100x2", SEARCHED, until_s=14),
+    "open, searching again": lambda: _scene(
+        "simulated:v100x1",
+        replace(SEARCHED, steps=900, heavier=(400, 3.0), noise=0.02),
+        SEARCHING,
+        until_s=40,
+    ),
     "ended, its GPUs idle on": lambda: _scene("simulated:v100x2", SEARCHED, idle_s=20),
     "the limit found is kept": lambda: _scene(
         "simulated:v100x1", SEARCHED, replace(QUICK, selector=selectors.parse("time")), idle_s=1

@@ -79,13 +79,17 @@ def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
         trial(150.0, 9.5),
         trial(200.0, 9.1, confirms=True),
     ]
-    within = {(2, 200.0): {"energy_within_j": 0.05, "step_within_s": 0.0004}}
+    within = {
+        (2, 250.0): {"energy_within_j": 0.12, "step_within_s": 0.0},
+        (2, 200.0): {"energy_within_j": 0.045, "step_within_s": 0.0004},
+    }
     views = trials_of_rows(rows, within, 250.0, {2: 200.0})
     assert [(view.level, view.mark, view.old) for view in views] == [
         ("200 W", "", True), ("250 W", "found", False), ("200 W", "chosen", False),
         ("200 W", "confirmed", False), ("150 W", "", False),
     ]  # fmt: skip
-    assert with_half(views[2].energy_change) == "-10.0 ± 0.5 %"
+    assert with_half(views[2].energy_change) == "-10.0 ± 1.2 %", "of both: 0.9 x (0.5 %, 1.2 %)"
+    assert views[4].energy_change.interval is None, "that of 150 W is not known"
     assert with_half(views[1].energy_change) == "0 %"
     points = trial_points(views)
     assert [(each.role, each.old) for each in points if each.name == "200 W"] == [

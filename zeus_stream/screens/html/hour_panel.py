@@ -135,5 +135,7 @@ def _row(number: int, layer: RunPower) -> dict[str, object]:
         "spark": sparkline(layer.watts),
         "power": layer.power,
         "energy": layer.energy,
-        "saved": Quantity(None, "%") if layer.saving is None else layer.saving.energy,
+        "saved": layer.saving.energy
+        if layer.saving is not None and layer.saving.applied
+        else Quantity(None, "%"),
     }

@@ -45,8 +45,9 @@ FROM hosts JOIN logs USING (log_id) WHERE hosts.host IN ({hosts}) GROUP BY log_i
 """
 _POWER = """
 WITH taken AS (
-    SELECT gpu, log_id, (t_lo_ns + t_hi_ns) // 2 + {shift} AS t_ns, t_hi_ns + {shift} AS read_ns,
-        energy_mj, power_mw, limit_mw, seen
+    SELECT gpu, log_id, t_hi_ns + {shift} AS read_ns, energy_mj, power_mw, limit_mw, seen,
+        -- between its bounds; of a GPU that has rested since the first of them, at the last
+        CASE WHEN seen = 'rested' THEN t_hi_ns ELSE (t_lo_ns + t_hi_ns) // 2 END + {shift} AS t_ns
     FROM readings
     WHERE gpu IN ({gpus}) AND logged_ns BETWEEN {first_ns} AND {last_ns} AND ({logs})
 ), changes AS (
@@ -84,6 +85,10 @@ WITH taken AS (
         max(power_mw) / 1000 AS most_w, avg(power_mw) / 1000 AS sensed_w,
         arg_max(limit_mw, read_ns) / 1000 AS limit_w
     FROM taken WHERE read_ns >= {begin_ns} AND read_ns < {end_ns} GROUP BY ALL
+), known AS (  -- a GPU at rest is read rarely, and keeps its limit
+    SELECT * REPLACE (coalesce(limit_w, CASE WHEN mean_w IS NOT NULL
+        THEN last_value(limit_w IGNORE NULLS) OVER (PARTITION BY gpu ORDER BY bucket) END) AS limit_w)
+    FROM grid LEFT JOIN means USING (gpu, bucket) LEFT JOIN sensed USING (gpu, bucket)
 )
 SELECT bucket, count(mean_w) AS counted,
     CASE WHEN count(mean_w) = count(*) THEN sum(mean_w) END AS mean_w,
@@ -91,8 +96,7 @@ SELECT bucket, count(mean_w) AS counted,
     CASE WHEN count(least_w) = count(*) THEN sum(least_w) END AS least_w,
     CASE WHEN count(most_w) = count(*) THEN sum(most_w) END AS most_w,
     CASE WHEN count(limit_w) = count(*) THEN sum(limit_w) END AS limit_w
-FROM grid LEFT JOIN means USING (gpu, bucket) LEFT JOIN sensed USING (gpu, bucket)
-GROUP BY bucket ORDER BY bucket
+FROM known GROUP BY bucket ORDER BY bucket
 """
 
 

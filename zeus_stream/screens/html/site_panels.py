@@ -23,6 +23,7 @@ from zeus_stream.screens.html.panels import (
 from zeus_stream.screens.html.questions import Asking, PageGpu, Row, Rows, find_savings
 from zeus_stream.views.costs import SIGNALS_NOW, money
 from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
+from zeus_stream.views.run_view import end_words
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.waste import LEAST_SHARE, USEFUL, WastePart, waste_of_runs
 
@@ -30,6 +31,7 @@ _RECENT = """
 WITH latest AS (
     SELECT run, any_value(job) AS job, min(began_at) AS began_at, min(began_wall_ns) AS began_wall_ns,
         count(ended_ns) = count(*) AS ended,
+        string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
         len(list_distinct(flatten(list(gpus)))) AS gpus
     FROM sessions WHERE world_size > 0 AND {which} GROUP BY run ORDER BY began_wall_ns DESC, run LIMIT {limit}
 ), used AS (
@@ -37,10 +39,12 @@ WITH latest AS (
         CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
     FROM windows WHERE kind = 'run' AND NOT of_host(gpu) AND run IN (SELECT run FROM latest) GROUP BY run
 )
-SELECT run, job, began_at, ended, gpus, duration_s, energy_j
+SELECT run, job, began_at, ended, ended_how, gpus, duration_s, energy_j
 FROM latest LEFT JOIN used USING (run) ORDER BY began_wall_ns DESC, run
 """
 RUNS_SHOWN = 25
+
+UNKNOWN = "not known yet"
 
 
 def run_link(run: str, up: str = "") -> Markup:
@@ -61,10 +65,14 @@ def recent_runs(
         return PagePanel(name="runs", title=title, body=body, text="") if none else None
     savings = yield from find_savings(row["run"] for row in rows)
     drawn = [
-        {**row, "run": run_link(row["run"], up), "state": "ended" if row["ended"] else "open",
-         **_saving_cells(savings.get(row["run"]))}
+        {
+            **row,
+            "run": run_link(row["run"], up),
+            "state": end_words(row["ended_how"] or "ended") if row["ended"] else "open",
+            **_saving_cells(savings.get(row["run"])),
+        }
         for row in rows
-    ]  # fmt: skip
+    ]
     columns: Columns = {
         "run": ("run", as_is), "job": ("job", plain), "began_at": ("began, UTC", plain),
         "duration_s": ("time", seconds), "gpus": ("GPUs", plain), "energy_j": ("energy", joules),
@@ -293,14 +301,18 @@ def gpu_panels(gpu: PageGpu) -> Generator[Asking[PagePanel | None], None, None]:
 def _gpu_facts(gpu: PageGpu) -> Asking[PagePanel | None]:
     """Ask for the lease on a GPU, its limits, its counter and its calibration."""
     (row,) = yield _FACTS.format(gpu=quoted(gpu.gpu))
-    kind = row["counter_kind"] or ("not known yet" if row["counts_energy"] else "power")
+    kind = row["counter_kind"] or (UNKNOWN if row["counts_energy"] else "power")
     window = row["sensor_window_ms"]
     sees = "" if window is None else f"; it sees the last {window:.0f} ms"
     span = f"{watts(row['min_limit_w'])} to {watts(row['max_limit_w'])}"
     items: list[tuple[str, str | Markup, str | Markup]] = [
         ("lease", run_link(row["lease"], "../") if row["lease"] else "none", "who may change its limit"),
         ("limit found", watts(row["found_limit_w"]), f"possible: {span}"),
-        ("counter", kind, f"changes every {figure(row['period_ms'], 'ms', 3)}{sees}"),
+        (
+            "counter",
+            kind,
+            f"changes every {figure(row['period_ms'], 'ms', 3)}{sees}" if kind != UNKNOWN else "",
+        ),
         ("calibration", row["calibration"] or "none", "of its counter, against a meter"),
     ]
     if row["gone"]:

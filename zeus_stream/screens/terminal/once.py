@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import TextIO
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.protocol.snapshots import Snapshot
@@ -13,7 +15,6 @@ from zeus_stream.screens.terminal.lines import STYLES
 from zeus_stream.screens.terminal.panels.columns import FRAME, Looks
 from zeus_stream.screens.terminal.panels.gpu_panel import process_panel
 from zeus_stream.screens.terminal.view import view
-from zeus_stream.screens.text.tables import print_rows
 from zeus_stream.views.site_view import ServiceView, site_of_live
 
 WIDE = 160
@@ -43,8 +44,13 @@ def print_services(services: Sequence[ServiceView], out: TextIO) -> None:
     """Print the services of a setup as a table."""
     console = Console(file=out, highlight=False, width=None if out.isatty() else WIDE)
     console.print()
-    rows = [(each.name, clean(each.state), str(each.behind)) for each in services]
-    print_rows(console, ("service", "state", "behind"), rows, left=3)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("service", no_wrap=True)
+    table.add_column("behind", justify="right", no_wrap=True)
+    table.add_column("state", overflow="fold")
+    for each in services:
+        table.add_row(each.name, str(each.behind), Text(clean(each.state)))
+    console.print(table)
 
 
 def _text(line: Line) -> Text:

@@ -39,9 +39,10 @@ def archive(changes: dict[str, list[Change]]) -> Callable[[str], pa.Table]:
     connection.execute("INSERT INTO logs VALUES ('l', 'h', ?)", [10**15])
     names = ("log_id", "logged_ns", "gpu", "t_lo_ns", "t_hi_ns", "energy_mj", "power_mw", "limit_mw", "seen")
     rows = [
-        ("l", at_ms * MS + MS, name, at_ms * MS, at_ms * MS, energy_mj, 150_000, 200_000, seen)
+        ("l", at_ms * MS + MS, name, low_ms * MS, at_ms * MS, energy_mj, 150_000, 200_000, seen)
         for name, listed in changes.items()
-        for at_ms, energy_mj, seen in listed
+        for (before_ms, *_), (at_ms, energy_mj, seen) in pairwise([(0, 0, ""), *listed])
+        for low_ms in [before_ms if seen == "rested" else at_ms]
     ]
     read = pa.table({name: [row[n] for row in rows] for n, name in enumerate(names)})
     connection.register("read", read)
@@ -97,6 +98,16 @@ def test_a_steady_load_has_no_spike_and_no_hole_at_any_width() -> None:
     for px in (1, 7, 33, 90, 4000):
         found = answered(find_power((gpu(),), BOOTED_NS + 1_030 * MS, BOOTED_NS + 11_030 * MS, px), answer)
         assert [point.mean_w for point in found.points] == pytest.approx([200.0] * len(found.points))
+
+
+def test_a_gpu_that_rests_and_is_read_rarely_has_no_spike_and_keeps_its_limit() -> None:
+    """A reading after a rest was drawn in the middle of it: idle GPUs leapt to twice their power."""
+    rests = [(t, 200 * t, "rested") for t in range(7_000, 17_000, 2_000)]
+    awake = [(t, 200 * t, "changed") for t in range(15_100, 20_000, 100)]
+    answer = archive({"a": [*steady(5_000), *rests, *awake]})
+    found = answered(find_power((gpu(),), BOOTED_NS + 1_000 * MS, BOOTED_NS + 18_000 * MS, 85), answer)
+    assert [point.mean_w for point in found.points] == pytest.approx([200.0] * 85)
+    assert {point.limit_w for point in found.points} == {200.0}
 
 
 def test_a_reset_of_the_counter_is_a_gap_and_never_a_negative_power() -> None:
