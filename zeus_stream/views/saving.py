@@ -114,6 +114,8 @@ class Saving(Struct, frozen=True, kw_only=True):
             return ""
         if self.kept and not self.saved.known:
             return "nothing: the limit found is kept"
+        if not self.applied:
+            return f"{with_bounds(self.saved)} of the energy of the steps at {self.found}"
         if self.parts:
             return f"{with_bounds(self.saved)}: {self.parts_words}"
         what = "clock" if self.level.endswith("MHz") else "limit"

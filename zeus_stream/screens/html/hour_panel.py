@@ -77,8 +77,9 @@ def find_hour(now_ns: int = 0) -> Asking[PowerView | None]:
     (extent,) = yield _EXTENT.format(begin_us=begin_ns // 1000)
     if extent["first_ns"] is None:
         return None
-    begin_ns = max(begin_ns, extent["first_ns"])
     by_second = extent["gpus"] <= MOST_BY_SECOND
+    # In the first second, a part of the energy is of the time before the first reading.
+    begin_ns = max(begin_ns, extent["first_ns"] + (10**9 if by_second else 0))
     bucket_s = max(-(-(last_ns - begin_ns) // (BUCKETS * 10**9)), 1 if by_second else 60)
     of_hour = _RUNS.format(begin_ns=begin_ns, most=LAYERS)
     rows = yield _POWER.format(

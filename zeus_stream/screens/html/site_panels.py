@@ -23,7 +23,7 @@ from zeus_stream.screens.html.panels import (
 from zeus_stream.screens.html.questions import Asking, PageGpu, Row, Rows, find_savings
 from zeus_stream.views.costs import SIGNALS_NOW, money
 from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
-from zeus_stream.views.run_view import end_words
+from zeus_stream.views.run_view import STOPPED
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.waste import LEAST_SHARE, USEFUL, WastePart, waste_of_runs
 
@@ -68,7 +68,7 @@ def recent_runs(
         {
             **row,
             "run": run_link(row["run"], up),
-            "state": end_words(row["ended_how"] or "ended") if row["ended"] else "open",
+            "state": _state(row),
             **_saving_cells(savings.get(row["run"])),
         }
         for row in rows
@@ -80,6 +80,13 @@ def recent_runs(
         "state": ("state", plain),
     }  # fmt: skip
     return PagePanel(name="runs", title=title, body=table(drawn, columns, title), text="", rows=rows)
+
+
+def _state(row: Row) -> str:
+    """Return how far a run is, in a word: its page has more."""
+    how = row["ended_how"] or ""
+    ended = "stopped" if how.startswith(STOPPED) else "failed" if how else "ended"
+    return ended if row["ended"] else "open"
 
 
 def _saving_cells(saving: Saving | None) -> Mapping[str, object]:
@@ -203,7 +210,7 @@ JOBS_WASTE = TablePanel(
 IDLE = TablePanel(
     name="idle", title="Idle GPUs", sql=_IDLE, bars=("name", "GPU"), half=True,
     text="GPUs while no run had them.",
-    columns={"duration_s": ("time", seconds), "percent": ("share of it", percent)},
+    columns={"duration_s": ("time", seconds), "percent": ("share of its energy", percent)},
     made={"name": lambda row, up: element("a", row["name"], href=f"{up}gpus/{quote(row['gpu'], safe='')}")},
 )  # fmt: skip
 _SAVED_PANEL = TablePanel(
@@ -302,17 +309,14 @@ def _gpu_facts(gpu: PageGpu) -> Asking[PagePanel | None]:
     """Ask for the lease on a GPU, its limits, its counter and its calibration."""
     (row,) = yield _FACTS.format(gpu=quoted(gpu.gpu))
     kind = row["counter_kind"] or (UNKNOWN if row["counts_energy"] else "power")
-    window = row["sensor_window_ms"]
-    sees = "" if window is None else f"; it sees the last {window:.0f} ms"
+    window, period_ms = row["sensor_window_ms"], row["period_ms"]
+    changes = "" if period_ms is None or kind == UNKNOWN else f"changes every {figure(period_ms, 'ms', 3)}"
+    sees = "" if window is None else f"sees the last {window:.0f} ms"
     span = f"{watts(row['min_limit_w'])} to {watts(row['max_limit_w'])}"
     items: list[tuple[str, str | Markup, str | Markup]] = [
         ("lease", run_link(row["lease"], "../") if row["lease"] else "none", "who may change its limit"),
         ("limit found", watts(row["found_limit_w"]), f"possible: {span}"),
-        (
-            "counter",
-            kind,
-            f"changes every {figure(row['period_ms'], 'ms', 3)}{sees}" if kind != UNKNOWN else "",
-        ),
+        ("counter", kind, "; ".join(filter(None, (changes, sees)))),
         ("calibration", row["calibration"] or "none", "of its counter, against a meter"),
     ]
     if row["gone"]:

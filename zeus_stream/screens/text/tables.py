@@ -252,7 +252,7 @@ def figure(value: float | None, places: int) -> str:
     """Format a number with this many decimals. One that would round to 0 keeps its magnitude."""
     if value is None or math.isnan(value):
         return ABSENT
-    return f"{value:.0e}" if 0 < abs(value) < 0.5 * 10**-places else f"{value:.{places}f}"
+    return f"{value:.1g}" if 0 < abs(value) < 0.5 * 10**-places else f"{value:.{places}f}"
 
 
 def decimals(values: Iterable[float | None]) -> int:

@@ -166,7 +166,7 @@ def test_a_saving_is_told_with_its_interval_and_of_whom_it_is_known(of: Summariz
     begun = replace(RUN, session="earlier", run="earlier")
     text = shown(of([begun, *scattered, *trials, RUN, WHOLE, *now, observing]))
     assert "would save 20.0 % (95 %: 19.7" in text
-    assert "in total 114.3 J" in text
+    assert "in total 114.3 J (95 %: 112.3 to 116.3 J) of the energy of the steps at 250 W" in text
     assert (
         "known from earlier, an earlier run; a step at the highest limit takes -5.0 % energy compared" in text
     )
