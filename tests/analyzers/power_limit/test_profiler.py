@@ -350,9 +350,7 @@ def test_a_search_that_the_run_ends_says_what_it_knows_so_far() -> None:
         bench.steps(1)
     bench.tell(RunOver("rank 0 has ended"))
     (said,) = bench.observed
-    assert said.reason.startswith(
-        "rank 0 has ended before a limit was chosen: 3 of 7 were measured. "
-    )
+    assert said.reason.startswith("rank 0 has ended before a limit was chosen: 3 of 7 were measured. ")
     assert {trial.limit_mw for trial in said.trials} == {trial.limit_mw for trial in bench.trials}
     assert not bench.decided
 
