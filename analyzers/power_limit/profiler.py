@@ -481,10 +481,10 @@ def _known_so_far(state: ProfilerState, why: str, plan: ProfilerPlan) -> tuple[O
         return ()
     match _advice(state, limits_mw, plan, 0):
         case Choose(limit_mw, confidence, costs=StepCosts(trials)) as chosen:
+            were = "was" if seen == 1 else "were"
             reason = (
-                f"{why} before a limit was chosen: {seen} of {len(limits_mw)} {'was' if seen == 1 else 'were'}"
-                f" measured. {plan.spell(limit_mw)} may cost {max(0.1, 100 * confidence.p95):.1f} % more than"
-                " the best"
+                f"{why} before a limit was chosen: {seen} of {len(limits_mw)} {were} measured."
+                f" {plan.spell(limit_mw)} may cost {max(0.1, 100 * confidence.p95):.1f} % more than the best"
             )
             return (Observe(state.round, trials, reason, chosen),)
         case _:
