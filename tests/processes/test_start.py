@@ -93,6 +93,20 @@ def test_services_outlive_the_first_of_two_scripts_and_end_after_the_last_was_ki
         until(lambda: not held(zeus_dir))
 
 
+def test_a_service_that_was_killed_is_there_again_for_the_script_and_the_next(zeus_dir: Path) -> None:
+    """The next script waited for 60 s, and was not measured."""
+    with running(zeus_dir, "-c", STARTS, env=SIMULATED) as script:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "True\n"
+        for name in ("analyzer", "collector"):
+            killed = holder(zeus_dir / f"{name}.lock")
+            assert killed
+            os.kill(killed, signal.SIGKILL)
+            until(lambda name=name, killed=killed: holder(zeus_dir / f"{name}.lock") not in {None, killed})  # type: ignore[misc]  # mypy cannot type a lambda's default
+            again = run(zeus_dir, "-c", "import zeus_stream; print(zeus_stream.start(20))", env=SIMULATED)
+            assert again.stdout == "True\n", again.stderr
+
+
 def test_services_end_with_a_keeper_that_is_killed(zeus_dir: Path) -> None:
     with running(zeus_dir, "-c", STARTS, env=SIMULATED) as script:
         assert script.stdout is not None

@@ -13,7 +13,7 @@ from zeus_stream.paths import holder
 
 SIMULATED = {"ZEUS_STREAM_DEVICE": "simulated:v100x1"}
 SCRIPT = """
-import pickle, sys
+import pickle, sys, time
 from zeus.device import get_gpus
 from zeus.monitor import PowerMonitor, TemperatureMonitor, ZeusMonitor
 from zeus.optimizer.power_limit import Done, Energy, GlobalPowerLimitOptimizer, Profiling, Ready
@@ -23,7 +23,7 @@ monitor = ZeusMonitor(gpu_indices=[0], log_file=sys.argv[1])
 optimizer = GlobalPowerLimitOptimizer(
     monitor, Energy(), warmup_steps=2, profile_steps=8, pl_step=75, profile_path=sys.argv[2]
 )
-power, temperature = PowerMonitor([0]), TemperatureMonitor([0])
+power, temperature, began = PowerMonitor([0]), TemperatureMonitor([0]), time.time()
 with simulated.attach("imagenet") as gpu:
     for epoch in range(int(sys.argv[3])):
         monitor.begin_window("epoch")
@@ -54,6 +54,7 @@ with simulated.attach("imagenet") as gpu:
         assert "under a lease" in str(wrong), wrong
     else:
         raise AssertionError("a script set a limit past the collector")
+    assert power.get_energy(began, time.time())[0] > 1, "known from the instant at which the monitor began"
     print(power.get_power()[0] > 30, temperature.get_temperature()[0] > 20)
 """
 
@@ -91,6 +92,32 @@ def test_a_script_for_zeus_finds_a_limit_in_short_epochs_and_uses_it_the_next_ti
         ).fetchall()
     assert decisions == [(1, "energy", best, True), (1, "energy", best, True)]
     assert tried == [(1,), (3,)], "the second training read the file"
+
+
+KILLED = """
+import os, signal, time
+from zeus_stream.paths import holder, places
+from zeus_stream.zeus.monitor import PowerMonitor, ZeusMonitor
+
+monitor, power = ZeusMonitor(gpu_indices=[0]), PowerMonitor([0])
+for name in ("keeper", "analyzer", "collector"):
+    os.kill(holder(places(os.environ).run / f"{name}.lock"), signal.SIGKILL)
+waits = []
+for _ in range(3):
+    monitor.begin_window("epoch")
+    measured, began = monitor.end_window("epoch"), time.monotonic()
+    assert measured.total_energy != measured.total_energy, measured
+    waits.append(time.monotonic() - began)
+print(sum(waits[1:]) < waits[0], power.get_power(), power.get_power_timeline("device_instant"))
+"""
+
+
+def test_a_script_for_zeus_goes_on_without_its_services(zeus_dir: Path) -> None:
+    """Each window waited for 10 s and logged a line, and readings raised an error into the training."""
+    done = run(zeus_dir, "-c", KILLED, env=SIMULATED)
+    assert (done.returncode, done.stdout) == (0, "True None {0: []}\n"), done.stderr
+    assert done.stderr.count("window 'epoch': its energy is not known") == 1, done.stderr
+    assert done.stderr.count("readings are not known: analyzer") == 1, done.stderr
 
 
 RECURRING = """

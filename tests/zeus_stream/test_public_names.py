@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
@@ -99,6 +99,29 @@ def undescribed(function: Any) -> set[str]:
     return {
         name for name in inspect.signature(function).parameters if name != "self" and f"{name}:" not in text
     }
+
+
+def test_a_script_is_given_types_as_narrow_as_its_values(
+    monkeypatch: pytest.MonkeyPatch, zeus_dir: Path
+) -> None:
+    """mypy checks this test: `assert_type` does nothing when it runs."""
+    monkeypatch.setenv("ZEUS_STREAM_OFF", "1")
+    monkeypatch.setenv("ZEUS_STREAM_DIR", str(zeus_dir))
+    for epoch in zeus_stream.epochs(1):
+        assert_type(epoch, int)
+        for batch in zeus_stream.steps([b"batch"]):
+            assert_type(batch, bytes)
+    for name in zeus_stream.Publisher().epochs(["warm-up"]):
+        assert_type(name, str)
+    with zeus_stream.window("validation") as window:
+        pass
+    answer = window.energy(0)
+    if answer:
+        assert_type(answer, zeus_stream.WindowEnergy)
+    else:
+        assert_type(answer, zeus_stream.Missing)
+    assert not answer
+    assert (Path(zeus_stream.__file__).parent / "py.typed").exists()
 
 
 def test_every_object_that_a_script_is_given_shows_what_it_is(

@@ -3,13 +3,14 @@
 import queue
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 from msgspec import Struct
 
 from zeus_stream.protocol.events import Advice, GpuEnergy
 
 
+@final
 class WindowEnergy(Struct, frozen=True, kw_only=True):
     """The energy of a window, over the GPUs of this process.
 
@@ -67,7 +68,7 @@ class Missing(Struct, frozen=True, kw_only=True):
     energy_high_j: ClassVar[None] = None
     gpus: ClassVar[tuple[GpuEnergy, ...]] = ()
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         return False
 
     def __str__(self) -> str:

@@ -3,16 +3,16 @@
 import atexit
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, overload
 
 from zeus_stream.own_services import print_cost, start_if_asked
 from zeus_stream.training.identity import named
-from zeus_stream.training.publisher import Publisher, publishers
+from zeus_stream.training.publisher import Publisher, own_publisher, publishers
 from zeus_stream.training.recurring import ANSWER_S, Recurring
 from zeus_stream.training.steps.phase_recorder import Marking
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
 from zeus_stream.training.steps.step_recorder import Loop
-from zeus_stream.training.windows import Window
+from zeus_stream.training.windows import SessionWindows, Window
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def default_publisher(job: str | None = None) -> Publisher:
         with publishers.lock:
             if publishers.default is None and start_if_asked():
                 atexit.register(_print_cost, os.getpid())
-            publishers.default = publishers.default or Publisher(job=job)
+            return own_publisher(job)
     return publishers.default
 
 
@@ -54,6 +54,10 @@ def steps(iterable: Iterable[T]) -> Loop[T]:
     return default_publisher().steps(iterable)
 
 
+@overload
+def epochs(count: int) -> Loop[int]: ...
+@overload
+def epochs(count: Iterable[T]) -> Loop[T]: ...
 def epochs(count: int | Iterable[T]) -> Loop[T]:
     """Return ``range(count)``, or an iterable, each turn of whose loop is an epoch.
 
@@ -65,7 +69,7 @@ def epochs(count: int | Iterable[T]) -> Loop[T]:
         ...     for batch in zeus_stream.steps(loader):
         ...         train(batch)
     """
-    return default_publisher().epochs(count)
+    return default_publisher().epochs(cast("Iterable[T]", count))
 
 
 def window(name: str) -> Window:
@@ -82,7 +86,11 @@ def window(name: str) -> Window:
         >>> @zeus_stream.window("preprocess")
         ... def preprocess(): ...
     """
-    return Window(named(name), lambda: default_publisher().session_windows)
+    return Window(named(name), _session_windows)
+
+
+def _session_windows() -> SessionWindows:
+    return default_publisher().session_windows
 
 
 def phase(name: str) -> Marking:

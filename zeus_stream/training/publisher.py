@@ -16,7 +16,7 @@ from _thread import interrupt_main
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar, cast, overload
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.own_services import YES
@@ -170,6 +170,14 @@ class Publisher:
         publishers.enroll(self)
         os.environ[INHERITED] = f"{os.getpid()}:{self._started.run}"
 
+    def __deepcopy__(self, _copied: object) -> Self:
+        """Return itself: what a framework copies goes on in this run."""
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[], "Publisher"], tuple[()]]:
+        """In another process it is that process's own publisher."""
+        return own_publisher, ()
+
     def __repr__(self) -> str:
         run, state = self._started, self._silent or "publishing"
         return f"<Publisher job={run.job!r} run={run.run!r} rank={run.rank}/{run.world_size}: {state}>"
@@ -230,6 +238,10 @@ class Publisher:
         if batch_size is not None:
             self._outbox.know(batch_size)
 
+    @overload
+    def epochs(self, count: int) -> Loop[int]: ...
+    @overload
+    def epochs(self, count: Iterable[T]) -> Loop[T]: ...
     def epochs(self, count: int | Iterable[T]) -> Loop[T]:
         """Return ``range(count)``, or an iterable, each turn an epoch: see `zeus_stream.epochs`."""
         iterable = cast("Iterable[T]", range(count)) if isinstance(count, int) else count
@@ -360,7 +372,10 @@ class Publisher:
 
     def window(self, name: str) -> Window:
         """Return a window, which knows its energy afterwards: see `zeus_stream.window`."""
-        return Window(named(name), lambda: self.session_windows)
+        return Window(named(name), self._session_windows)
+
+    def _session_windows(self) -> SessionWindows:
+        return self.session_windows
 
     def begin_window(self, name: str) -> Window:
         """Begin a window that ends elsewhere. One that is still open under this name is cancelled.
@@ -524,6 +539,13 @@ class PublisherLifetimes:
         for publisher in self.open:
             publisher.silence("this process is a fork of the one that measures")
         self.lock, self.default, self.open = threading.RLock(), None, set()
+
+
+def own_publisher(job: str | None = None) -> Publisher:
+    """Return the publisher of a script that makes none of its own. ``job`` names one that is made now."""
+    with publishers.lock:
+        publishers.default = publishers.default or Publisher(job=job)
+    return publishers.default
 
 
 def describe_failure(error: BaseException | None = None) -> str | None:

@@ -109,6 +109,10 @@ class Window:
         self.number = -1
         """Unique in the session; -1: it never began, or was cancelled."""
 
+    def __reduce__(self) -> tuple[type["Window"], tuple[str, Callable[[], SessionWindows]]]:
+        """A copy is another window of the same name, not begun."""
+        return Window, (self.name, self._find)
+
     def __repr__(self) -> str:
         state = "open" if self.open else "not begun" if self.number < 0 else f"ended, number {self.number}"
         return f"<Window {self.name!r}: {state}>"

@@ -15,6 +15,8 @@ from zeus_stream.training.run_started import cuda_uuids
 READY_S = 10.0
 """Longest wait for the first energy of every GPU: its counter has to change twice."""
 FIRST_WINDOW_S = 0.02
+ANSWER_S, NO_ANSWER_S = 10.0, 1.0
+"""Longest wait for the energy of a window, and of one after an energy that was not known."""
 _connected: "dict[tuple[int, tuple[int, ...] | None], MonitoredGpus]" = {}
 """By process and indices: monitors of the same GPUs in a process are one run."""
 
@@ -27,13 +29,21 @@ class MonitoredGpus:
     uuids: dict[int, str] = field(default_factory=dict)
     """By index, as CUDA counts. Empty: no GPU can be measured."""
     asked: tuple[int, ...] = ()
+    answer_s: float = ANSWER_S
+    """Longest wait for the next energy."""
 
     @property
     def indices(self) -> tuple[int, ...]:
         return tuple(self.uuids) or self.asked
 
     def learn(self, answer: WindowEnergy | Missing) -> None:
-        """Learn from the first answer which GPUs the indices mean."""
+        """Learn from the first answer which GPUs the indices mean, and from each how long the next may take.
+
+        One line says why an energy is not known.
+        """
+        self.answer_s = ANSWER_S if answer else NO_ANSWER_S
+        if not answer and self.indices:
+            self.publisher.session_windows.warn("energy", str(answer))
         if answer and not self.uuids and len(answer.gpus) == len(self.asked):
             self.uuids = {index: gpu.gpu for index, gpu in zip(self.asked, answer.gpus, strict=True)}
 

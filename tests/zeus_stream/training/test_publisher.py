@@ -218,7 +218,8 @@ def test_steps_within_steps_are_part_of_the_outer_ones(
         assert list(pub.steps("z")) == ["z"]
     assert [index for index, *_ in collector.boundaries()] == [0, 1, 2, 2, 3]
     assert [record.getMessage() for record in caplog.records] == [
-        "zeus-stream: steps within steps, or in two threads, are not counted: the outer ones are."
+        "zeus-stream: steps within steps, or in two threads, are not counted: the outer ones are. An iterator"
+        + " of steps that is left midway stays open: close() it."
     ]
 
 
@@ -588,6 +589,40 @@ def test_ranks_that_multiprocessing_forked_hand_over_everything_before_they_leav
     assert len(collector.sessions) == 3
     assert sorted(event.value for event in collector.seen(Metric)) == [-1.0] + [0.0] * 5 + [1.0] * 5
     assert len(collector.seen(RunEnded)) == 3
+
+
+SPAWNED = """
+import copy, multiprocessing, zeus_stream
+
+class Training:
+    def __init__(self):
+        self.publisher = zeus_stream.Publisher(job="travels")
+        self.steps, self.window = zeus_stream.steps(range(4)), self.publisher.window("load")
+
+    def run(self):
+        for batch in self.steps:
+            with self.window:
+                pass
+
+if __name__ == "__main__":
+    training = Training()
+    training.run()
+    copy.deepcopy(training).run()
+    process = multiprocessing.get_context("spawn").Process(target=training.run)
+    process.start()
+    process.join()
+    raise SystemExit(process.exitcode)
+"""
+
+
+def test_what_is_copied_or_sent_to_a_spawned_process_works_there(
+    zeus_dir: Path, collector: Collector
+) -> None:
+    """A copy raised TypeError: cannot pickle '_thread.lock' object."""
+    done = script(zeus_dir, SPAWNED)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(collector.seen(WindowEnded)) == 12
+    assert len([event for event in collector.seen(StepBoundary) if event.began_ns]) == 12
 
 
 def open_files() -> int:

@@ -219,7 +219,11 @@ class StepRecorder:
             nap.wait(LOOK_AGAIN_S)
 
     def _warn_nested(self) -> None:
-        self._warn("nested", "steps within steps, or in two threads, are not counted: the outer ones are.")
+        self._warn(
+            "nested",
+            "steps within steps, or in two threads, are not counted: the outer ones are."
+            " An iterator of steps that is left midway stays open: close() it.",
+        )
 
     def _mark_end(self, now_ns: int) -> None:
         if self._boundaries.placing:

@@ -6,7 +6,6 @@
 """
 
 import atexit
-import logging
 import math
 import sys
 import time
@@ -20,10 +19,7 @@ from zeus_stream.training.answers import Later, Missing, WindowEnergy
 from zeus_stream.training.windows import Window
 from zeus_stream.zeus.services import MonitoredGpus, connect
 
-ANSWER_S = 10.0
-"""Longest wait for the energy of a window."""
 LOOK_S = 0.005
-_log = logging.getLogger("zeus_stream")
 
 
 @dataclass(eq=False)
@@ -105,8 +101,6 @@ class WindowEnergies:
         return known
 
     def _by_index(self, answer: WindowEnergy | Missing) -> dict[int, float]:
-        if not answer and self.gpus.indices:
-            _log.warning("zeus-stream: %s", answer)
         self.gpus.learn(answer)
         found = {gpu.gpu: gpu.energy_j for gpu in answer.gpus}
         uuids = self.gpus.uuids
@@ -201,7 +195,7 @@ class ZeusMonitor:
             return Measurement(0.0, dict.fromkeys(self.gpu_indices, 0.0))
         window.end()
         elapsed_s = (monotonic_ns() - began.monotonic_ns) / 1e9
-        energies = WindowEnergies(key, window.energy_later(ANSWER_S), self.gpus)
+        energies = WindowEnergies(key, window.energy_later(self.gpus.answer_s), self.gpus)
         if self.log_file is not None:
             found = energies.wait()
             joules = ",".join(str(found[index]) for index in self.gpu_indices)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from zeus_stream.clock import Anchor, anchor, monotonic_ns
+from zeus_stream.errors import ZeusStreamError
 from zeus_stream.quoting import quoted
 from zeus_stream.transport.client import connect as connect_analyzer
 from zeus_stream.zeus.services import MonitoredGpus, connect
@@ -42,12 +43,16 @@ class ReadingsSince:
     def of(
         self, index: int, start_s: float | None = None, end_s: float | None = None
     ) -> Sequence[PowerReading]:
-        """Return the readings of a GPU in order, those between two instants. Raises UnreachableError."""
-        low_ns = self._since_ns if start_s is None else max(self._since_ns, self._monotonic_ns(start_s))
+        """Return the readings of a GPU in order, those between two instants. None: from the begin, until now.
+
+        Empty if no analyzer answers; one line says so.
+        """
+        low_ns = self._since_ns if start_s is None else self._monotonic_ns(start_s)
         end = "" if end_s is None else f" AND t_hi_ns <= {self._monotonic_ns(end_s)}"
+        gpu = quoted(self.gpus.uuids.get(index, ""))
         rows = self._ask(
             "SELECT t_hi_ns, (t_lo_ns + t_hi_ns) // 2 AS t_ns, power_mw, energy_mj, temperature_c, seen"  # noqa: S608
-            f" FROM readings WHERE gpu = {quoted(self.gpus.uuids[index])} AND t_hi_ns >= {low_ns}{end}"
+            f" FROM readings WHERE gpu = {gpu} AND t_hi_ns >= {low_ns}{end}"
             " ORDER BY t_hi_ns"
         )
         found = [self._reading(row) for row in rows]
@@ -63,7 +68,11 @@ class ReadingsSince:
             time.sleep(LOOK_S)
 
     def _ask(self, query: str) -> list[dict[str, Any]]:
-        table = connect_analyzer().sql(query, max_rows=MAX_ROWS, timeout_s=QUERY_S)
+        try:
+            table = connect_analyzer().sql(query, max_rows=MAX_ROWS, timeout_s=QUERY_S)
+        except ZeusStreamError as wrong:
+            self.gpus.publisher.session_windows.warn("readings", f"readings are not known: {wrong}")
+            return []
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
