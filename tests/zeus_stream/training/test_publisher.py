@@ -218,8 +218,10 @@ def test_steps_within_steps_are_part_of_the_outer_ones(
         assert list(pub.steps("z")) == ["z"]
     assert [index for index, *_ in collector.boundaries()] == [0, 1, 2, 2, 3]
     assert [record.getMessage() for record in caplog.records] == [
-        "zeus-stream: steps within steps, or in two threads, are not counted: the outer ones are. An iterator"
-        + " of steps that is left midway stays open: close() it."
+        (
+            "zeus-stream: steps within steps, or in two threads, are not counted: the outer ones are."
+            " An iterator of steps that is left midway stays open: close() it."
+        )
     ]
 
 
