@@ -76,7 +76,6 @@ async def collect(
     Raises SettingsError, StorageError or RefusedError: it cannot start.
     """
     _wake_in_time()
-    own_cost.collect_seldom()
     where = places(environ)
     prepare(where, settings.group)
     host = host_name(settings)

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.directories import short_directory
 from tests.patience import PATIENT
+from zeus_stream.service_packages import collect_seldom
 
 pytest_plugins = ["tests.gpu.fixtures", "tests.leftovers"]
 
@@ -125,6 +126,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.sweep)
     long = {item.path for item in items if item.get_closest_marker("sweep")}
     items.sort(key=lambda item: (ROOT / "processes" not in item.path.parents, item.path not in long))
+
+
+collect_seldom()
+"""As the services do: collections took 8 % of the time of `analyzers/test_interpreter.py`."""
 
 
 def pytest_collection_finish() -> None:

@@ -9,6 +9,7 @@ from zeus_stream.service_packages import (
     COLLECTOR,
     SCREENS,
     absent_packages,
+    collect_seldom,
     import_services_first,
     install_command,
 )
@@ -19,6 +20,7 @@ def main() -> None:
     if starting := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during imports: no traceback
     import_services_first()
+    collect_seldom()
     if absent := absent_packages(COLLECTOR):
         _fail(*absent)
     from zeus_stream.cli.main import main as run  # noqa: PLC0415  (it may import the services)

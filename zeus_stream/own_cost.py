@@ -1,7 +1,6 @@
 """The cost of zeus-stream itself: processor time with its children, its energy, and its memory."""
 
 import ctypes
-import gc
 import os
 import resource
 from pathlib import Path
@@ -16,8 +15,6 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _BEGAN_NS = monotonic_ns()
 """When this process imported the module: about its start."""
 MAX_PROCESSES = 100
-COLLECT_AFTER = 50_000, 20, 20
-"""New objects between two looks, and looks between two that are wider."""
 EVERY_S = 60.0
 """Between two records of a service; there is one more at the end of a run."""
 PAUSE_S = 1.0
@@ -27,14 +24,6 @@ M_ARENA_MAX = -8
 _IDLE = slice(3, 5)
 _HOST_TIMES = 8
 """Of the first line of /proc/stat: user, nice, system, idle, waits for I/O, interrupts (2), stolen."""
-
-
-def collect_seldom() -> None:
-    """Have Python look for cycles of objects less often: events and rows are in none.
-
-    It looks after 700 new objects, which took a fifth of the processor time of a busy analyzer.
-    """
-    gc.set_threshold(*COLLECT_AFTER)
 
 
 def share_one_heap() -> None:

@@ -95,7 +95,6 @@ def only_analyzer(settings: Settings, environ: Mapping[str, str]) -> Iterator[Pl
     """Make this process the analyzer of its directories. Raises SettingsError, RefusedError."""
     sys.setswitchinterval(SWITCH_S)
     own_cost.share_one_heap()
-    own_cost.collect_seldom()
     where = places(environ)
     check(settings)
     prepare(where, settings.group)

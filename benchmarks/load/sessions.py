@@ -32,12 +32,12 @@ from analyzers.results.result import in_order
 from analyzers.results.rows import Derived, GapRow, WindowRow, each_row
 from benchmarks.harness import options
 from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND, RUN_ADMITTED, RUN_STARTED
-from zeus_stream import own_cost
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import DeviceFound, Notes
 from zeus_stream.protocol.readings import Readings, Seen
+from zeus_stream.service_packages import collect_seldom
 from zeus_stream.settings import Settings
 
 MS, S = 1_000_000, 1_000_000_000
@@ -173,7 +173,7 @@ def measure(where: Path, sessions: int, rate: int, seconds: float, *, behind: bo
 
 def main() -> None:
     arguments = options(__doc__, sessions=[1, 10, 50], rate=200, seconds=14.0, behind=False)
-    own_cost.collect_seldom()  # as the analyzer does
+    collect_seldom()  # as the analyzer does
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory() as where:
         for sessions in arguments.sessions:

@@ -1,8 +1,7 @@
 """The shell of the analyzer: real archive, sockets and interpreter; the collector is a recorded log."""
 
-import gc
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -24,20 +23,16 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import ApplyControl, Result
 from analyzers.results.rows import Derived, StepColumns
-from analyzers.service.analyzer import Analyzer, analyze
+from analyzers.service.analyzer import Analyzer
 from analyzers.service.collectors import Collector
 from analyzers.service.interpretation import PAUSE_S, Interpretation
 from analyzers.service.watched_files import publish_budgets
-from analyzers.shards.sharded_analyzer import analyze_shards
 from tests.analyzers.archives import ask, plan_of
 from tests.empty_archive import archive_at
 from tests.messages import WELCOME
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
-from zeus_stream.broker.site_settings import SiteSettings
-from zeus_stream.errors import RefusedError
-from zeus_stream.own_cost import COLLECT_AFTER
-from zeus_stream.paths import Places, claim, places, prepare
+from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
     Fetch,
@@ -329,25 +324,3 @@ async def test_frames_are_interpreted_and_no_command_leaves_while_a_commit_hangs
         while not bench.collector.commands():
             await anyio.sleep(0.002)
         assert bench.stored("SELECT count(*) FROM commands") == [(1,)]
-
-
-async def share(settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]) -> None:
-    """Run an analyzer that shares a site."""
-    site = SiteSettings(database="dbname=nowhere", broker="nowhere")
-    await analyze_shards(settings, site, environ=environ, started=started)
-
-
-@pytest.mark.parametrize("run", [analyze, share])
-async def test_every_analyzer_looks_for_cycles_of_objects_seldom(
-    run: Callable[..., Awaitable[None]], tmp_path: Path
-) -> None:
-    """One that shared a site looked after 700 new objects, which takes a fifth of its processor time."""
-    before, environ = gc.get_threshold(), {"ZEUS_STREAM_DIR": str(tmp_path)}
-    prepare(places(environ), None)
-    gc.set_threshold(700, 10, 10)
-    try:
-        with claim(places(environ).run / "analyzer.lock", "analyzer"), pytest.raises(RefusedError):
-            await run(Settings(), environ=environ, started=print)
-        assert gc.get_threshold() == COLLECT_AFTER
-    finally:
-        gc.set_threshold(*before)

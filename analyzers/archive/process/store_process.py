@@ -30,7 +30,7 @@ from analyzers.archive.opening import HeldError
 from analyzers.archive.process.store_channel import Call, EndQuery, OpenStore, Request, StartQuery, unpacked
 from analyzers.archive.sandbox import confined_query
 from zeus_stream.errors import ZeusStreamError
-from zeus_stream.own_cost import collect_seldom, share_one_heap
+from zeus_stream.own_cost import share_one_heap
 
 _log = logging.getLogger(__name__)
 
@@ -203,7 +203,6 @@ def main() -> None:
     """Serve the analyzer at the descriptor in the arguments, a stream socket, until it goes."""
     channel = Connection(int(sys.argv[1]))
     share_one_heap()
-    collect_seldom()
     os.umask(0o077)  # archive, WAL and what queries keep on disk are for this user alone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is the analyzer's
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so is the end of a service; it ends us by its own end

@@ -66,13 +66,13 @@ class Visit(Struct, frozen=True):
 
 def added(trials: Sequence[Trial]) -> Trial:
     """Return trials of one limit as one."""
-    return Trial(
-        trials[0].limit_mw,
-        sum(trial.energy_mj for trial in trials),
-        sum(trial.duration_ns for trial in trials),
-        sum(trial.steps for trial in trials),
-        sum(trial.delay_ns for trial in trials),
-    )
+    energy_mj = duration_ns = steps = delay_ns = 0
+    for trial in trials:
+        energy_mj += trial.energy_mj
+        duration_ns += trial.duration_ns
+        steps += trial.steps
+        delay_ns += trial.delay_ns
+    return Trial(trials[0].limit_mw, energy_mj, duration_ns, steps, delay_ns)
 
 
 def by_limit(trials: Iterable[Trial]) -> tuple[Trial, ...]:
@@ -119,17 +119,18 @@ def _without_head(
         before: what was measured at the limit before; None: nothing, so the run starts.
     """
     blocks, dropped_ns, dropped_steps, head = visit.blocks, 0, 0, 0
+    values = [of(block) for block in blocks]
     while len(blocks) - head >= BLOCKS and (
         dropped_ns < SETTLING_NS or (before is None and dropped_steps < STARTING_STEPS)
     ):
-        later = [of(blocks[i]) for i in range(head + 1, len(blocks)) if keep[i]]
-        rest = median(later[len(later) // 2 :]) if later else of(blocks[head])
-        off = of(blocks[head]) - rest
+        later = [values[i] for i in range(head + 1, len(blocks)) if keep[i]]
+        rest = median(later[len(later) // 2 :]) if later else values[head]
+        off = values[head] - rest
         if abs(off) <= most or (before is not None and off * (before - rest) < 0):
             break
         dropped_ns, dropped_steps = dropped_ns + blocks[head].duration_ns, dropped_steps + blocks[head].steps
         head += 1
-    return replace(visit, blocks=blocks[head:])
+    return replace(visit, blocks=blocks[head:]) if head else visit
 
 
 def _started(visits: list[Visit]) -> list[Visit]:
