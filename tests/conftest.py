@@ -121,11 +121,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the sweeps. Their modules go first, those of whole setups before all: a long one that begins last
     would leave the other workers without work."""
+    paths = {item.path for item in items}
+    sweeps = {path for path in paths if str(path.relative_to(ROOT)).startswith(SWEEPS)}
     for item in items:
-        if str(item.path.relative_to(ROOT)).startswith(SWEEPS):
+        if item.path in sweeps:
             item.add_marker(pytest.mark.sweep)
     long = {item.path for item in items if item.get_closest_marker("sweep")}
-    items.sort(key=lambda item: (ROOT / "processes" not in item.path.parents, item.path not in long))
+    turn = {path: (ROOT / "processes" not in path.parents, path not in long) for path in paths}
+    items.sort(key=lambda item: turn[item.path])
 
 
 collect_seldom()

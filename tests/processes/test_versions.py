@@ -18,6 +18,7 @@ import pytest
 
 from analyzers.archive import schema
 from tests.directories import EAGER
+from tests.empty_archive import archive_at
 from tests.environment import PATIENCE_S, ROOT, ZEUS_STREAM, rows, run, running
 from tests.processes import setup
 from tests.processes.pipeline import ask
@@ -151,9 +152,7 @@ def test_the_way_back_is_the_backup_and_nothing_is_lost_by_it(released: Environm
 def test_an_earlier_version_refuses_an_archive_of_a_later_schema(
     released: Environment, zeus_dir: Path
 ) -> None:
-    archive = zeus_dir / "energy.duckdb"
-    with analyze(OF_NOW, zeus_dir):
-        pass
+    archive = archive_at(zeus_dir / "energy.duckdb")
     done = run(
         zeus_dir, *ZEUS_STREAM, "sql", "--archive", archive, "SELECT schema_version FROM meta", env=released
     )

@@ -75,8 +75,8 @@ def test_a_run_that_says_its_length_has_compared_limits_at_two_thirds_of_it(nois
     assert len({row.power_limit_w for row in world.rows(TrialRow)}) > 2
 
 
-@pytest.mark.parametrize(("epoch_steps", "noise"), [(5, 0.02), (7, 0.15), (50, 0.02)])
-def test_epochs_of_5_to_50_steps_decide_an_adaptive_search(epoch_steps: int, noise: float) -> None:
+@pytest.mark.parametrize(("epoch_steps", "noise"), [(7, 0.15), (50, 0.02)])
+def test_epochs_of_7_and_of_50_steps_decide_an_adaptive_search(epoch_steps: int, noise: float) -> None:
     training = Training("imagenet", 0.05, 2_000, epoch_steps=epoch_steps, pause_s=0.2, noise=noise)
     world = World("simulated:v100x1", training, RunSettings(selector=selectors.parse("energy")))
     decision = decided(world).rows(DecisionRow)[0]
@@ -88,11 +88,16 @@ def test_epochs_of_5_to_50_steps_decide_an_adaptive_search(epoch_steps: int, noi
     assert chosen.energy_mj <= trials[best_mw].energy_mj * (1.005 if noise < 0.1 else 1.05)
 
 
-def test_each_visit_says_which_limit_is_best_so_far_and_by_how_much_it_may_be_off() -> None:
-    training = Training("imagenet", 0.25, 2_000, noise=0.02)
-    world = World("simulated:v100x1", training, RunSettings(selector=selectors.parse("energy")))
-    decision = decided(world).rows(DecisionRow)[0]
-    last = {row.number: row for row in world.rows(TrialRow) if not row.confirms}
+@pytest.fixture(scope="module")
+def searched() -> World:
+    """A world at its first decision, which no test changes."""
+    training = Training("imagenet", 0.05, 800, noise=0.02)
+    return decided(World("simulated:v100x1", training, RunSettings(selector=selectors.parse("energy"))))
+
+
+def test_each_visit_says_which_limit_is_best_so_far_and_by_how_much_it_may_be_off(searched: World) -> None:
+    decision = searched.rows(DecisionRow)[0]
+    last = {row.number: row for row in searched.rows(TrialRow) if not row.confirms}
     visits = [last[number] for number in sorted(last)]
     for at, row in enumerate(visits):
         assert row.best_w in {each.power_limit_w for each in visits[: at + 1]}
@@ -114,12 +119,9 @@ def test_a_search_over_long_steps_takes_one_of_them_for_a_block() -> None:
     assert chosen.energy_mj <= 1.01 * trials[best_mw].energy_mj
 
 
-def test_the_rows_of_a_search_are_visits_that_add_up_their_blocks() -> None:
-    training = Training("imagenet", 0.05, 800, noise=0.02)
-    world = World("simulated:v100x1", training, RunSettings(selector=selectors.parse("energy")))
-    decided(world)
-    device = next(iter(world.hosts[0].gpus.values())).device
-    last = {row.number: row for row in world.rows(TrialRow)}
+def test_the_rows_of_a_search_are_visits_that_add_up_their_blocks(searched: World) -> None:
+    device = next(iter(searched.hosts[0].gpus.values())).device
+    last = {row.number: row for row in searched.rows(TrialRow)}
     visits = [row for row in last.values() if not row.confirms]
     assert 4 <= len(visits) <= 10
     for row in visits:

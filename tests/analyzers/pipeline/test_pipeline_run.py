@@ -45,9 +45,8 @@ def test_a_pipeline_is_profiled_from_high_to_low_and_then_follows_a_plan() -> No
     ] * 4
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02])
-def test_times_are_known_within_a_percent_and_energies_within_five(noise: float) -> None:
-    world = Stages(PipelineSettings(iterations=30), noise=noise)
+def test_times_are_known_within_a_percent_and_energies_within_five() -> None:
+    world = Stages(PipelineSettings(iterations=30), noise=0.02)
     world.play(330)
     measured = [row for row in world.rows if isinstance(row, InstructionRow)]
     assert len(measured) >= 4 * 2 * 4

@@ -31,7 +31,7 @@ from tests.analyzers.power_limit.known_curve import CURVES, GOALS, STEPS, KnownC
 
 @pytest.mark.parametrize("text", GOALS)
 @pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=pytest.mark.sweep) if n % 8 else n for n in range(0, len(CURVES), 4)]
+    "number", [pytest.param(n, marks=pytest.mark.sweep) if n % 8 else n for n in range(0, len(CURVES), 6)]
 )
 def test_without_noise_the_limit_is_as_good_as_the_best(number: int, text: str) -> None:
     curve = published(number)
@@ -51,13 +51,14 @@ def test_the_choice_is_within_the_stated_bound_in_95_of_100_worlds() -> None:
     assert np.mean(inside) >= 0.95
 
 
-@pytest.mark.parametrize(("start", "slow"), [(56, 1.3), (88, 2.0)])
-def test_a_start_that_ends_during_the_search_breaks_no_bound_on_the_time(start: int, slow: float) -> None:
-    for number in (0, 4):
-        curve = published(number, count=21, noise=0.01, seed=number)
-        curve.swing = lambda step: slow if step < start else 1.0
-        chosen_mw = curve.searched(goal("slowdown:1.1")).limit_mw
-        assert curve.seconds(chosen_mw) <= 1.1 * 1.03 * curve.seconds(curve.limits[0])
+@pytest.mark.parametrize(("start", "slow", "number"), [(56, 1.3, 4), (88, 2.0, 0)])
+def test_a_start_that_ends_during_the_search_breaks_no_bound_on_the_time(
+    start: int, slow: float, number: int
+) -> None:
+    curve = published(number, count=21, noise=0.01, seed=number)
+    curve.swing = lambda step: slow if step < start else 1.0
+    chosen_mw = curve.searched(goal("slowdown:1.1")).limit_mw
+    assert curve.seconds(chosen_mw) <= 1.1 * 1.03 * curve.seconds(curve.limits[0])
 
 
 @pytest.mark.sweep
@@ -210,7 +211,7 @@ def test_a_search_that_runs_out_of_steps_says_that_it_is_not_sure() -> None:
 
 
 @pytest.mark.parametrize("text", GOALS)
-@pytest.mark.parametrize("length", [60, 200, 400, 800])
+@pytest.mark.parametrize("length", [60, 400])
 def test_a_run_of_known_length_is_searched_for_at_most_half_of_it(length: int, text: str) -> None:
     curve = published(3, noise=0.1, seed=1)
     curve.searched(goal(text), length=length)
@@ -341,7 +342,7 @@ noisy = KnownCurve(
 
 
 @pytest.mark.sweep
-@settings(max_examples=8, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=5, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(curves, st.sampled_from(list(GOALS)))
 @example(noisy, "time")  # blocks of its last visit are taken for settling
 def test_it_ends_within_its_bound_and_never_leaves_the_limits(curve: KnownCurve, text: str) -> None:

@@ -109,7 +109,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
         "simulated:v100x1", SEARCHED, replace(QUICK, selector=selectors.parse("time")), idle_s=1
     ),
     "the workload changes, in noise": lambda: _scene(
-        "simulated:v100x1", replace(SEARCHED, steps=1400, heavier=(700, 3.0), noise=0.02), SEARCHING, idle_s=1
+        "simulated:v100x1", replace(SEARCHED, steps=800, heavier=(400, 3.0), noise=0.02), SEARCHING, idle_s=1
     ),
     "no epochs, too short to decide": lambda: _scene(
         "simulated:v100x1", Training("imagenet", 0.05, 12), idle_s=1
@@ -122,7 +122,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
         "simulated:v100x32", Training("imagenet", 0.05, 10), RunSettings(selector=None), idle_s=1
     ),
     "64 GPUs": lambda: _scene(
-        "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=4
+        "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=3
     ),
     "a pipeline": _pipeline,
     "no GPU": _no_gpu,
