@@ -1,7 +1,6 @@
 """The command that messages name to install zeus-stream: from where this installation came."""
 
 import gc
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from zeus_stream import service_packages
+from zeus_stream.__main__ import main
 from zeus_stream.service_packages import COLLECT_AFTER, install_command, python_child
 
 ROOT = Path(service_packages.__file__).parents[1]
@@ -37,7 +37,7 @@ def test_a_command_looks_for_cycles_of_objects_seldom(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["zeus-stream", "--version"])
     try:
         with pytest.raises(SystemExit):
-            runpy.run_module("zeus_stream", run_name="__main__")
+            main()
         assert gc.get_threshold() == COLLECT_AFTER
     finally:
         gc.set_threshold(*before)

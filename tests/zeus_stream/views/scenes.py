@@ -122,7 +122,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
         "simulated:v100x32", Training("imagenet", 0.05, 10), RunSettings(selector=None), idle_s=1
     ),
     "64 GPUs": lambda: _scene(
-        "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=3
+        "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=4
     ),
     "a pipeline": _pipeline,
     "no GPU": _no_gpu,
