@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from zeus_stream.bench.energy_difference import order_of_round
 from zeus_stream.errors import RefusedError, UnreachableError
-from zeus_stream.training.answers import Later, Missing, WindowEnergy
 from zeus_stream.training.identity import MAX_NAME
 from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.windows import Later
 from zeus_stream.transport.client import Connection
 from zeus_stream.zeus.monitor.energy import synchronize
 
@@ -117,7 +117,7 @@ class EnergyBench:
         return tuple(self._variant(name, calls[name], asked) for name, asked in answers.items())
 
     def _variant(self, name: str, calls: int, asked: Sequence[Later]) -> BenchVariant:
-        known = [_wait(each) for each in asked]
+        known = [each.wait() for each in asked]
         if all(each.energy_j is None for each in known):
             raise UnreachableError(f"bench: could not measure {name}: {known[-1]}")
         return BenchVariant(
@@ -203,9 +203,3 @@ def wait_for_gpus() -> None:
     if torch is not None and torch.cuda.is_initialized():
         synchronize(list(range(torch.cuda.device_count())), "torch")
     synchronize([0], "jax")
-
-
-def _wait(later: Later) -> WindowEnergy | Missing:
-    while (known := later()) is None:
-        time.sleep(0.01)
-    return known

@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from zeus_stream.integrations.run_budget import Agree, over_budget
 from zeus_stream.integrations.trackers import EnergyLog, log_energy_to
-from zeus_stream.training.answers import Later, WindowEnergy
+from zeus_stream.training.answers import WindowEnergy
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.identity import counted
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.windows import Window
+from zeus_stream.training.windows import Later, Window
 
 INTERVAL = "logging interval"
 TOKENS = "tokens"

@@ -75,23 +75,6 @@ class Missing(Struct, frozen=True, kw_only=True):
         return self.reason
 
 
-class Later:
-    """An answer that is under way. Call it to look: it never waits."""
-
-    def __init__(self, look: Callable[[], WindowEnergy | Missing | None]) -> None:
-        self._look = look
-        self._known: WindowEnergy | Missing | None = None
-
-    def __call__(self) -> WindowEnergy | Missing | None:
-        """Return the answer. None: it has not arrived; one always arrives in the end."""
-        if self._known is None:
-            self._known = self._look()
-        return self._known
-
-    def __repr__(self) -> str:
-        return f"Later({self._known!r})"
-
-
 class Statistics(Struct, frozen=True, kw_only=True):
     """Counters of a publisher."""
 

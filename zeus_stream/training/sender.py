@@ -39,8 +39,6 @@ PATIENCE_NS = 1_000_000_000
 MOST_PATIENCE_NS = 8_000_000_000
 STUCK_NS, STUCK_TICKS = 300_000_000, 10
 """Without one for so long, it wakes so many times less often: who trains has no use for its trying."""
-LOOK_S = 0.02
-"""Between two looks of a thread that waits for an answer, whether there is a collector at all."""
 DRAIN = 100
 """Messages taken in a turn, and queued in a socket."""
 
@@ -120,18 +118,6 @@ class EventSender:
         """Wake the thread. Never called from a training's loop: it costs a switch of threads."""
         with suppress(RuntimeError):  # another did
             self._wake.release()
-
-    def ask(self, window: int, timeout_s: float) -> Answer | None:
-        """Ask the analyzer, and wait for its answer. None: none came in time, or there is no collector."""
-        until_ns = monotonic_ns() + round(timeout_s * 1e9)
-        box = self.question(window, until_ns)
-        while True:
-            left_s = max(0, until_ns - monotonic_ns()) / 1e9
-            try:
-                return box.get(timeout=min(left_s, LOOK_S))
-            except queue.Empty:
-                if self.absent or left_s <= LOOK_S:
-                    return None
 
     def question(self, window: int, until_ns: int) -> "queue.Queue[Answer]":
         """Ask the analyzer until then; return where its answer will be. Let go, it is forgotten."""

@@ -2,21 +2,48 @@
 
 import inspect
 import itertools
+import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.events import Answer, WindowBegan, WindowCancelled, WindowEnded
-from zeus_stream.training.answers import Later, Missing, WindowEnergy
+from zeus_stream.training.answers import Missing, WindowEnergy
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.sender import EventSender
 
 ANSWER_S = 10.0
 MAX_ANSWER_S = 86_400.0
 
+LOOK_S = 0.005
+"""Between two looks of a thread that waits for an answer."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Later:
+    """An answer that is under way. Call it to look: it never waits."""
+
+    def __init__(self, look: Callable[[], WindowEnergy | Missing | None]) -> None:
+        self._look = look
+        self._known: WindowEnergy | Missing | None = None
+
+    def __call__(self) -> WindowEnergy | Missing | None:
+        """Return the answer. None: it has not arrived; one always arrives in the end."""
+        if self._known is None:
+            self._known = self._look()
+        return self._known
+
+    def wait(self) -> WindowEnergy | Missing:
+        """Wait for the answer."""
+        while (known := self()) is None:
+            time.sleep(LOOK_S)
+        return known
+
+    def __repr__(self) -> str:
+        return f"Later({self._known!r})"
 
 
 class SessionWindows:
@@ -45,18 +72,20 @@ class SessionWindows:
             return Missing(reason=f"window {name!r}: its energy is not known: {silent}.", name=name)
         until_ns = _until_ns(timeout_s)
         self._wait_for_device(until_ns)
-        answer = self._sender.ask(number, max(0, until_ns - monotonic_ns()) / 1e9)
-        return self._window_energy(name, timeout_s, answer)
+        return self._asked(name, number, until_ns, timeout_s).wait()
 
     def later(self, name: str, number: int, timeout_s: float) -> Later:
         """Ask for the energy of a window, and return where the answer will be within ``timeout_s``."""
         if self._silent():
             return Later(lambda: self.energy(name, number, 0.0))
-        until_ns = _until_ns(timeout_s)
+        return self._asked(name, number, _until_ns(timeout_s), timeout_s)
+
+    def _asked(self, name: str, number: int, until_ns: int, timeout_s: float) -> Later:
         box = self._sender.question(number, until_ns)
 
         def look() -> WindowEnergy | Missing | None:
-            late = monotonic_ns() >= until_ns  # read before the box: what came in time is found
+            # Read before the box: what came in time is found.
+            late = self._sender.absent or monotonic_ns() >= until_ns
             if not box.empty():
                 return self._window_energy(name, timeout_s, box.get_nowait())
             return self._window_energy(name, timeout_s, None) if late else None

@@ -26,8 +26,9 @@ from zeus_stream.protocol.events import (
     WindowEnded,
     unpack_marks,
 )
-from zeus_stream.training.answers import Later, Missing, WindowEnergy
+from zeus_stream.training.answers import Missing, WindowEnergy
 from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.windows import Later
 
 ENERGY_J = 6.0
 """Of every window."""
@@ -319,4 +320,4 @@ def test_nothing_waits_and_nothing_piles_up_without_a_collector(zeus_dir: Path) 
             steps(made, 1)
             assert made.log() == {}
         assert time.monotonic() - began_s < 30, "500 waits of 60 s would be a day"
-        assert len(made._intervals) == 100
+        assert len(made._intervals) <= 100

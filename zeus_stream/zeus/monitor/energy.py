@@ -8,18 +8,14 @@
 import atexit
 import math
 import sys
-import time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from zeus_stream.clock import Anchor, anchor, monotonic_ns
-from zeus_stream.training.answers import Later, Missing, WindowEnergy
-from zeus_stream.training.windows import Window
+from zeus_stream.training.windows import Later, Window
 from zeus_stream.zeus.services import MonitoredGpus, connect
-
-LOOK_S = 0.005
 
 
 @dataclass(eq=False)
@@ -62,14 +58,18 @@ class Measurement:
 class _Pending(Measurement):
     """A measurement whose energy is under way. It is waited for when it is first read."""
 
-    def __init__(self, time_s: float, energies: "WindowEnergies") -> None:
+    def __init__(self, time_s: float, gpus: MonitoredGpus, later: Later) -> None:
         self.time = time_s
-        self._energies = energies
+        self._gpus, self._later = gpus, later
 
     def __getattr__(self, name: str) -> Any:
         if name != "gpu_energy":
             raise AttributeError(name)
-        self.gpu_energy = self._energies.wait()
+        answer = self._later.wait()
+        self._gpus.learn(answer)
+        found = {gpu.gpu: gpu.energy_j for gpu in answer.gpus}
+        uuids = self._gpus.uuids
+        self.gpu_energy = {index: found.get(uuids.get(index, ""), math.nan) for index in self._gpus.indices}
         return self.gpu_energy
 
     def __repr__(self) -> str:
@@ -78,33 +78,6 @@ class _Pending(Measurement):
     def __reduce__(self) -> tuple[type[Measurement], tuple[float, dict[int, float]]]:
         """Pickle as a `Measurement` whose energy is known."""
         return Measurement, (self.time, self.gpu_energy)
-
-
-@dataclass
-class WindowEnergies:
-    """The energies of a window, which the analyzer is asked for."""
-
-    key: str
-    later: Later
-    gpus: MonitoredGpus
-    _known: dict[int, float] | None = field(default=None, init=False)
-
-    def look(self) -> dict[int, float] | None:
-        """Return joules by GPU index. None: not answered yet."""
-        if self._known is None and (answer := self.later()) is not None:
-            self._known = self._by_index(answer)
-        return self._known
-
-    def wait(self) -> dict[int, float]:
-        while (known := self.look()) is None:
-            time.sleep(LOOK_S)
-        return known
-
-    def _by_index(self, answer: WindowEnergy | Missing) -> dict[int, float]:
-        self.gpus.learn(answer)
-        found = {gpu.gpu: gpu.energy_j for gpu in answer.gpus}
-        uuids = self.gpus.uuids
-        return {index: found.get(uuids.get(index, ""), math.nan) for index in self.gpus.indices}
 
 
 class ZeusMonitor:
@@ -195,13 +168,12 @@ class ZeusMonitor:
             return Measurement(0.0, dict.fromkeys(self.gpu_indices, 0.0))
         window.end()
         elapsed_s = (monotonic_ns() - began.monotonic_ns) / 1e9
-        energies = WindowEnergies(key, window.energy_later(self.gpus.answer_s), self.gpus)
+        measured = _Pending(elapsed_s, self.gpus, window.energy_later(self.gpus.answer_s))
         if self.log_file is not None:
-            found = energies.wait()
-            joules = ",".join(str(found[index]) for index in self.gpu_indices)
+            joules = ",".join(str(measured.gpu_energy[index]) for index in self.gpu_indices)
             self.log_file.write(f"{began.wall_ns / 1e9},{key},{elapsed_s},{joules}\n")
             self.log_file.flush()
-        return _Pending(elapsed_s, energies)
+        return measured
 
     def reset_windows(self) -> None:
         """Forget all open windows."""
