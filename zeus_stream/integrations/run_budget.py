@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError, ZeusStreamError
 from zeus_stream.protocol.snapshots import RunNow
 from zeus_stream.quoting import quoted
@@ -23,9 +24,13 @@ ENDS = "It ends at its next checkpoint, if a callback or zeus_stream.over_budget
 NEAR = 0.8
 """Share of a budget from which on a warning names it."""
 ANSWER_S = 5.0
+SELDOM = 20
+"""An analyzer that did not answer is asked again after this many times as long as it was waited for."""
 _UNITS = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3.6e3, "kWh": 3.6e6, "MWh": 3.6e9}
 _log = logging.getLogger("zeus_stream")
 _warned: set[str] = set()
+_ask_from_ns: dict[str, int] = {}
+"""By run: when an analyzer that did not answer is asked again."""
 Agree = Callable[[Any], Any]
 
 
@@ -126,8 +131,14 @@ def over_budget(publisher: Publisher | None = None, agree: Agree | None = None) 
 
 def check_budget(budget: RunBudget, run: str, connect: Callable[[], Connection]) -> bool:
     """Return whether a run has used its budget; log once why, and warnings unless `zeus-stream run` has."""
+    began_ns = monotonic_ns()
+    if began_ns < _ask_from_ns.get(run, 0):
+        return False
     state, sentence = budget.look(connect, run)
-    if state in ("over", "trouble", "unknown") or (state and "ZEUS_STREAM_RUN" not in os.environ):
+    if state == "trouble":
+        ended_ns = monotonic_ns()
+        _ask_from_ns[run] = ended_ns + SELDOM * (ended_ns - began_ns)
+    if state == "over" or (state and "ZEUS_STREAM_RUN" not in os.environ):
         _warn(state, sentence)
     return state == "over"
 

@@ -72,6 +72,7 @@ def answering(used_j: float | None) -> Connection:
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_budget, "_warned", set())
+    monkeypatch.setattr(run_budget, "_ask_from_ns", {})
     monkeypatch.delenv("ZEUS_STREAM_RUN", raising=False)
 
 
@@ -103,15 +104,29 @@ def test_a_run_that_the_analyzer_does_not_know_goes_on() -> None:
     assert not run_budget.check_budget(parse_budget("100J"), "another", lambda: answering(500))
 
 
-def test_without_an_analyzer_the_training_goes_on_and_it_is_said_once(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("run", ["", "r"])
+def test_without_an_analyzer_the_training_goes_on_and_seldom_waits_and_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, run: str
 ) -> None:
+    """With ZEUS_STREAM_RUN, `zeus-stream run` has started the analyzer beside the script, and watches it."""
+    now_s = 100.0
+    waits_s = []
+
     def unreachable() -> Connection:
+        nonlocal now_s
+        now_s += 2
+        waits_s.append(now_s)
         raise UnreachableError("nobody answers")
 
-    for _ in range(2):
+    if run:
+        monkeypatch.setenv("ZEUS_STREAM_RUN", run)
+    monkeypatch.setattr(run_budget, "monotonic_ns", lambda: round(now_s * 1e9))
+    for _ in range(100):
+        now_s += 1
         assert not run_budget.check_budget(parse_budget("100J"), "r", unreachable)
-    assert caplog.messages == ["zeus-stream: the budget of 100J could not be checked: nobody answers"]
+    assert len(waits_s) == 3
+    said = ["zeus-stream: the budget of 100J could not be checked: nobody answers"]
+    assert caplog.messages == ([] if run else said)
 
 
 def test_several_ranks_end_together_or_not_at_all(

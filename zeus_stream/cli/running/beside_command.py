@@ -29,7 +29,7 @@ OPEN = "web: open "
 EVERY_S = 5.0
 """Between two looks at the energy of a run."""
 UNKNOWN_LOOKS = 4
-"""In a row without an energy, until a warning: the first readings may take a while."""
+"""In a row without an energy, until a warning: the analyzer and the first readings may take a while."""
 ANSWERS_S = 5.0
 _PYTHON = re.compile(r"python\d*(\.\d+)?")
 
@@ -72,7 +72,7 @@ def energy_watch(budget: RunBudget | None, connection: Connection, run: str) -> 
         unknown = 0
         while not ended.wait(EVERY_S):
             state, sentence = budget.look(lambda: connection, run)
-            unknown = unknown + 1 if state == "unknown" else 0
+            unknown = unknown + 1 if state in ("unknown", "trouble") else 0
             if state and state not in said and unknown in (0, UNKNOWN_LOOKS):
                 said.add(state)
                 say(sentence)
