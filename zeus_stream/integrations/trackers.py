@@ -282,7 +282,7 @@ class EnergyLog:
     def _warn(self, sentence: str) -> None:
         if not self._warned:
             self._warned = True
-            _log.warning("%s", sentence)
+            _log.warning("zeus-stream: %s", sentence)
 
 
 def log_energy_to(*trackers: Any, publisher: Publisher | None = None, every_s: float = EVERY_S) -> EnergyLog:

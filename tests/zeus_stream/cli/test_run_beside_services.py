@@ -68,14 +68,24 @@ def test_an_option_without_effect_says_when_it_will_have_one(
     assert capsys.readouterr().err == ""
 
 
-def test_services_that_run_already_are_used_and_left_running(site: Cli) -> None:
+def test_services_that_run_already_are_used_and_left_running_and_options_without_an_effect_are_named(
+    site: Cli,
+) -> None:
     locks = [site.directory / f"{process}.lock" for process in ("collector", "analyzer")]
     before = [holder(lock) for lock in locks]
     assert None not in before
-    completed = site("run", "--device", "nvml", "--", sys.executable, site.script(), "8")
+    other = site.directory / "other.duckdb"
+    options = ("--select", "energy", "--stride-w", "50", "--archive", str(other), "--nice", "1")
+    completed = site("run", *options, "--device", "nvml", "--", sys.executable, site.script(), "8")
     assert completed.returncode == 0, completed.stderr
     assert "8 steps" in completed.stderr
+    for option in ("--select", "--stride-w", "--archive"):
+        assert f"{option} has no effect: the analyzer runs already." in completed.stderr
     assert "--device has no effect: the collector runs already." in completed.stderr
+    assert "--nice has no effect: the collector and the analyzer runs already." in completed.stderr
+    assert completed.stderr.count("has no effect") == 5
+    assert not other.exists()
+    assert f"Archive: {other}" not in completed.stderr
     assert [holder(lock) for lock in locks] == before
 
 
@@ -106,19 +116,6 @@ def test_a_command_that_fails_is_stored_and_reported_as_failed(site: Cli) -> Non
     run = json.loads(site("report", "--json").stdout)
     assert run["command_ended_how"] == "exit code 1"
     assert run["ended_how"] == "ValueError: no such file"
-
-
-def test_each_option_without_an_effect_is_named_and_no_archive_that_is_not_used(site: Cli) -> None:
-    other = site.directory / "other.duckdb"
-    options = ("--select", "energy", "--stride-w", "50", "--archive", str(other), "--nice", "1")
-    completed = site("run", *options, "--", sys.executable, site.script(), "8")
-    assert completed.returncode == 0, completed.stderr
-    for option in ("--select", "--stride-w", "--archive"):
-        assert f"{option} has no effect: the analyzer runs already." in completed.stderr
-    assert "--nice has no effect: the collector and the analyzer runs already." in completed.stderr
-    assert completed.stderr.count("has no effect") == 4
-    assert not other.exists()
-    assert f"Archive: {other}" not in completed.stderr
 
 
 def test_an_option_of_the_environment_is_not_complained_about(site: Cli) -> None:

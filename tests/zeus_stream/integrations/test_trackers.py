@@ -150,9 +150,9 @@ def test_a_failure_is_one_warning_and_reaches_no_training(caplog: pytest.LogCapt
         gone = EnergyLog([sink_of(Writer())], unreachable, 0.001)
         broken.close()
         gone.close()
-    logged = "trackers: could not log energies: OSError('no space left on device')."
+    logged = "zeus-stream: trackers: could not log energies: OSError('no space left on device')."
     assert sorted(record.message for record in caplog.records) == [
-        "analyzer: did not answer",
+        "zeus-stream: analyzer: did not answer",
         f"{logged} The training goes on without them.",
     ]
 
