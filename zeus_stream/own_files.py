@@ -13,11 +13,14 @@ from pathlib import Path
 from zeus_stream.errors import StorageError, explaining
 
 
-def open_own(path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0) -> int:
+def open_own(
+    path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0, owner: int | None = None
+) -> int:
     """Open a regular file of this user's, and return its descriptor.
 
     ``O_CREAT`` makes it for this user alone; ``O_TRUNC`` takes effect once it is known to be ours.
-    ``others_may``: permissions of others, such as ``0o044``. Raises PermissionError and OSError.
+    ``others_may``: permissions of others, such as ``0o044``. ``owner``: uid of its user; None: this one.
+    Raises PermissionError and OSError.
     """
     guarded = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -30,7 +33,7 @@ def open_own(path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0) -> in
         state = os.fstat(opened)
         if not stat.S_ISREG(state.st_mode):
             raise PermissionError(EACCES, "it is no regular file", str(path))
-        if state.st_uid != os.geteuid():
+        if state.st_uid != (os.geteuid() if owner is None else owner):
             raise PermissionError(EACCES, f"it belongs to user {state.st_uid}", str(path))
         if state.st_mode & 0o077 & ~others_may:
             raise PermissionError(EACCES, "other users can read or write it", str(path))

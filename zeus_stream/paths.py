@@ -11,6 +11,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Mapping
+from errno import EACCES
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +25,8 @@ MAX_IPC_BYTES = 107
 ROOT_RUN = Path("/run/zeus-stream")
 PRIVATE_UMASK = 0o077
 """Files are for their user alone."""
+OWN = "Run this as that user, or set ZEUS_STREAM_DIR to a directory of your own."
+"""The cure of a directory of another user."""
 
 
 class Places(Struct, frozen=True):
@@ -107,14 +110,23 @@ class Places(Struct, frozen=True):
 
 
 def places(environ: Mapping[str, str]) -> Places:
-    """Return the paths that a collector or analyzer started now would use. Creates nothing."""
+    """Return the paths that a collector or analyzer started now would use. Creates nothing.
+
+    Raises SettingsError: nothing names a directory.
+    """
     if chosen := environ.get("ZEUS_STREAM_DIR"):
         directory = Path(chosen).absolute()
         return Places(directory, directory)
     if os.geteuid() == 0:
         return Places(ROOT_RUN, Path("/var/lib/zeus-stream"))
-    state = environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Places(_user_run(environ), Path(state) / "zeus-stream")
+    state = environ.get("XDG_STATE_HOME")
+    try:
+        directory = Path(state) if state else Path.home() / ".local" / "state"
+    except RuntimeError as wrong:
+        raise SettingsError(
+            f"directory: could not be chosen: user {os.geteuid()} has no home. Set ZEUS_STREAM_DIR."
+        ) from wrong
+    return Places(_user_run(environ), directory / "zeus-stream")
 
 
 def publish_candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -145,10 +157,7 @@ def prepare(where: Places, group: str | None = None) -> None:
             if (laid := directory.lstat().st_uid) != 0:  # another user may have put a link under /tmp
                 owner = laid
             if owner != os.geteuid():
-                raise StorageError(
-                    f"{directory}: could not be used: it belongs to user {owner}."
-                    " Set ZEUS_STREAM_DIR to a directory of your own."
-                )
+                raise StorageError(f"{directory}: could not be used: it belongs to user {owner}. {OWN}")
             directory.chmod(mode)
     os.umask(PRIVATE_UMASK)
     if group is not None:
@@ -161,9 +170,14 @@ def prepare(where: Places, group: str | None = None) -> None:
 
 
 def rewrite(path: Path, text: str) -> None:
-    """Put a text in the place of a file, for this user alone: readers see old or new. Raises OSError."""
+    """Put a text in the place of a file, for this user alone: readers see old or new.
+
+    Raises OSError; PermissionError also where the user of the directory could not read it.
+    """
     fresh = path.with_name(f"{path.name}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
+    if (owner := path.parent.stat().st_uid) != os.geteuid():
+        raise PermissionError(EACCES, f"its directory belongs to user {owner}")
     with os.fdopen(open_own(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
         file.write(text)
     fresh.replace(path)
@@ -210,9 +224,9 @@ def claim(path: Path, what: str) -> IO[str]:
 
 
 def holder(path: Path) -> int | None:
-    """Return the pid that holds a claim, or None when no process of ours does."""
+    """Return the pid that holds a claim; None: no process of ours does. Root asks in directories of others."""
     try:
-        opened = open_own(path)
+        opened = open_own(path, owner=path.parent.stat().st_uid if os.geteuid() == 0 else None)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     with os.fdopen(opened, encoding="ascii", errors="replace") as lock:
@@ -220,8 +234,7 @@ def holder(path: Path) -> int | None:
 
 
 def _open_lock(path: Path) -> IO[str]:
-    cure = "Set ZEUS_STREAM_DIR to a directory of your own."
-    with explaining(StorageError, f"{path}: could not be opened", cure):
+    with explaining(StorageError, f"{path}: could not be opened", OWN):
         descriptor = open_own(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     return os.fdopen(descriptor, "a+", encoding="ascii", errors="replace")
 

@@ -4,9 +4,12 @@ A setting ``profile_steps`` is the flag ``--profile-steps``, the variable ``ZEUS
 and the key ``profile_steps``.
 """
 
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
+from errno import EACCES
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
@@ -253,12 +256,12 @@ def make(kind: type[S], values: Mapping[str, Any]) -> S:
 def read(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None) -> dict[str, Any]:
     """Return the settings that are given, checked, by name. A flag that is None was not given.
 
-    ``file`` None: ``zeus-stream.toml`` in the working directory, if it exists. Raises SettingsError.
+    ``file`` None: ``zeus-stream.toml`` in the working directory, if there is one. Raises SettingsError.
     """
     values: dict[str, Any] = {}
     path, known = file or Path(FILE), list_settings()
-    if file is not None or path.exists():
-        values |= _checked(_read(path), f"{path}")
+    if file is not None or os.path.lexists(path):
+        values |= _checked(_read(path, named=file is not None), f"{path}")
     names = {f"{PREFIX}{name.upper()}": name for name in known}
     if wrong := misspelled(environ):
         raise SettingsError(wrong)
@@ -303,13 +306,26 @@ def read_back(values: Mapping[str, str], source: str) -> Settings:
     return Settings(**_checked(there, source))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *, named: bool) -> dict[str, Any]:
+    """Return the content of a file. One that only lies in the working directory may be another user's trap."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as wrong:
+        with open(path, "rb", opener=None if named else _open_without_waiting) as file:
+            state = os.fstat(file.fileno())
+            if not named and not stat.S_ISREG(state.st_mode):
+                raise OSError(EACCES, "it is no regular file")  # noqa: TRY301  (reported below)
+            if not named and state.st_uid not in (0, os.geteuid()):
+                raise OSError(EACCES, f"it belongs to user {state.st_uid}")  # noqa: TRY301
+            return tomllib.load(file)
+    except (OSError, ValueError) as wrong:
+        why = wrong.strerror if isinstance(wrong, OSError) else wrong
         raise SettingsError(
-            f"{path}: could not read the settings: {wrong}. Correct the file, or name another with --config."
+            f"{path}: could not read the settings: {why}. Correct the file, or name one with --config."
         ) from wrong
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; a FIFO does not wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def misspelled(environ: Mapping[str, str]) -> str | None:
@@ -347,7 +363,7 @@ def _checked(given: Mapping[str, Any], source: str) -> dict[str, Any]:
             ) from wrong
         least, most = known[key].least, known[key].most
         if least is not None and most is not None and not least <= checked[key] <= most:
-            raise SettingsError(f"{source}: {key} = {value!r}: expected {least:g} to {most:g}.")
+            raise SettingsError(f"{source}: {key} = {value!r}: expected {least:g} to {most:,}.")
     return checked
 
 

@@ -42,8 +42,21 @@ def test_a_directory_that_cannot_be_made_is_a_sentence_with_the_cure(tmp_path: P
 def test_a_stranger_s_directory_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     os.chown(tmp_path / "state", 12345, -1)
-    with pytest.raises(StorageError, match="belongs to user 12345"):
+    with pytest.raises(StorageError, match="belongs to user 12345. Run this as that user"):
         paths.prepare(paths.Places(tmp_path / "run", tmp_path / "state"))
+    with pytest.raises(PermissionError, match="belongs to user 12345"):  # it could not read what root wrote
+        paths.rewrite(tmp_path / "state" / "budgets.json", "{}")
+    assert not list((tmp_path / "state").iterdir())
+
+
+def test_a_user_without_a_home_learns_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(os, "geteuid", lambda: 4001)
+    with pytest.raises(SettingsError, match="user 4001 has no home. Set ZEUS_STREAM_DIR"):
+        paths.places({})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
@@ -141,6 +154,19 @@ def test_no_other_user_can_hold_a_lock(tmp_path: Path) -> None:
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600
     with pytest.raises(PermissionError), held_by_another_user(lock):
         pass
+    assert paths.holder(lock) is None
+
+
+@as_root
+def test_root_sees_the_service_of_another_user_in_that_user_s_directory(tmp_path: Path) -> None:
+    """A budget that root set said that no analyzer runs: that of the package has a user of its own."""
+    lock = reachable(tmp_path)
+    lock.write_text("4711")
+    lock.chmod(0o600)
+    for path in (tmp_path, lock):
+        os.chown(path, NOBODY, NOBODY)
+    with held_by_another_user(lock):
+        assert paths.holder(lock) == 4711
     assert paths.holder(lock) is None
 
 

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_flags_win_over_environment_over_file_over_defaults(toml: Path) -> None:
         ('profile_steps = "many"', "zeus-stream.toml: profile_steps = 'many': expected a whole number"),
         ("profile_steps = 1.5", "expected a whole number"),
         ("profile_steps = true", "expected a whole number"),
-        ("profile_steps = 0", "profile_steps = 0: expected 1 to 100000"),
+        ("profile_steps = 0", "profile_steps = 0: expected 1 to 100,000"),
         ('observe = "perhaps"', "observe = 'perhaps': expected true or false"),
         ("observe = 3", "expected true or false"),
         ("select = 5", "select = 5: expected a text"),
@@ -54,6 +55,26 @@ def test_a_wrong_setting_is_named_with_its_file_key_and_cure(toml: Path, line: s
         load({}, {}, toml)
     assert sentence in str(caught.value)
     assert toml.name in str(caught.value)
+
+
+@pytest.mark.parametrize("trap", ["fifo", "broken link", "of another user"])
+def test_settings_that_lie_in_the_working_directory_neither_wait_nor_mislead(
+    toml: Path, trap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A FIFO held every command for ever, a broken link was read as no settings, and root obeyed anyone."""
+    monkeypatch.chdir(toml.parent)
+    if trap == "fifo":
+        os.mkfifo(toml)
+    elif trap == "broken link":
+        toml.symlink_to("nowhere")
+    else:
+        toml.write_text("observe = true")
+        monkeypatch.setattr(os, "geteuid", lambda: toml.stat().st_uid + 1)
+        if not toml.stat().st_uid:
+            os.chown(toml, 4001, -1)
+    why = {"fifo": "no regular file", "broken link": "No such file", "of another user": "belongs to user"}
+    with pytest.raises(SettingsError, match=f"could not read the settings: .*{why[trap]}.*--config"):
+        load({}, {})
 
 
 def test_a_misspelled_variable_is_refused_and_what_others_set_is_not() -> None:

@@ -39,7 +39,7 @@ COUNT = "SELECT count(*) AS trials FROM trials"
         (("analyze", "--select", "fastest"), "fastest", "slowdown:"),
         (("analyze", "--select", "slowdown:0.5"), "0.5", "1"),
         (("analyze", "--search", "wild"), "search = 'wild'", "could not be understood"),
-        (("analyze", "--stride-w", "0"), "stride_w = '0'", "expected 1 to 1000"),
+        (("analyze", "--stride-w", "0"), "stride_w = '0'", "expected 1 to 1,000"),
         (("collect", "--device", "tpu"), "'tpu'", "simulated:v100x4"),
         (("collect", "--device", "simulated:b300x1"), "b300", "v100"),
         (("collect", "--device", "simulated:v100,colour=1"), "'colour'", "options:"),
