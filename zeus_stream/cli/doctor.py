@@ -28,7 +28,7 @@ from zeus_stream.errors import (
     StorageError,
     ZeusStreamError,
 )
-from zeus_stream.paths import Places, endpoint, holder
+from zeus_stream.paths import OWN, ROOT_RUN, Places, endpoint, holder
 from zeus_stream.protocol.fields import of_host, spell_profiles
 from zeus_stream.screens.text.tables import Check
 from zeus_stream.service_packages import ANALYZER, absent_packages, install_command
@@ -39,6 +39,8 @@ from zeus_stream.transport.endpoints import parse, source
 
 PACKAGES = ("anyio", "click", "msgpack", "nvidia-ml-py", "pyzmq", "rich")
 CAP_SYS_ADMIN = 21
+PACKAGED = Path("/var/lib/zeus-stream-analyzer")
+"""Where the analyzer of the package runs, as its unit says."""
 ROOM_MB = 1_024
 """Free space for the archive, beside the log, below which the check warns."""
 NO_GPU = "Without an NVIDIA GPU, try it on simulated ones: --device simulated:v100x1."
@@ -48,6 +50,7 @@ def examine(
     settings: Settings, where: Places, open_bus: Callable[[], Bus], powercap: Path = POWERCAP
 ) -> list[Check]:
     """Return all checks. ``open_bus`` opens the GPUs; ``powercap`` has the counters of CPUs."""
+    at_analyzer = _place_of_analyzer(where)
     return [
         *_versions(),
         *_directories(settings, where),
@@ -56,9 +59,17 @@ def examine(
         *_devices(settings, where, open_bus),
         *_cpus(settings, powercap),
         *_meters(settings),
-        *_processes(where),
-        _archive(settings, where),
+        _process(where, "collector", "collect"),
+        _process(at_analyzer, "analyzer", "analyze"),
+        _archive(settings, at_analyzer),
     ]
+
+
+def _place_of_analyzer(where: Places) -> Places:
+    """Return where the analyzer of a setup runs: that of the package has a user and a directory of its own."""
+    packaged = Places(PACKAGED, PACKAGED)
+    runs = [holder(place.run / "analyzer.lock") is not None for place in (where, packaged)]
+    return packaged if where.run == ROOT_RUN and runs == [False, True] else where
 
 
 def _meters(settings: Settings) -> Iterator[Check]:
@@ -115,12 +126,12 @@ def _directories(settings: Settings, where: Places) -> Iterator[Check]:
         free_mb = shutil.disk_usage(there).free >> 20
         if not os.access(there, os.W_OK | os.X_OK):
             says = f"{directory}: this user may not write {there}, which belongs to user {found.st_uid}."
-            yield Check("fails", name, says, "Set ZEUS_STREAM_DIR to a directory of your own.")
+            yield Check("fails", name, says, OWN)
         elif there != directory:
             yield Check("works", name, f"{directory} does not exist yet and will be created.")
         elif found.st_uid != os.geteuid():
             says = f"{directory} belongs to user {found.st_uid}, not to this one."
-            yield Check("fails", name, says, "Set ZEUS_STREAM_DIR to a directory of your own.")
+            yield Check("fails", name, says, OWN)
         elif found.st_mode & others and where.run != where.state:
             says = f"{directory} is open to others: mode {stat.S_IMODE(found.st_mode):04o}."
             yield Check("warns", name, says, f"chmod go-{'w' if others == 0o022 else 'rwx'} {directory}")
@@ -194,7 +205,7 @@ def _measured(where: Places) -> Check | None:
     try:
         now = ask_now(where, process="collector")
     except ZeusStreamError:
-        return None  # `_processes` names it
+        return None  # `_process` names it
     names = [*(gpu.model or gpu.gpu for gpu in now.gpus), *(part.part for part in now.parts)]
     if not names:
         return None
@@ -332,19 +343,16 @@ def _capable() -> bool:
     return bool(int(effective, 16) >> CAP_SYS_ADMIN & 1)
 
 
-def _processes(where: Places) -> Iterator[Check]:
-    for process, verb in (("collector", "collect"), ("analyzer", "analyze")):
-        pid = holder(where.run / f"{process}.lock")
-        if pid is None:
-            cure = f"Start it with `zeus-stream {verb}`, or let `zeus-stream run -- COMMAND` do it."
-            yield Check("warns", process, f"None runs in {where.run}.", cure)
-            continue
-        try:
-            status(where, process)
-        except ZeusStreamError as wrong:
-            yield _wrong(process, wrong, f"See process {pid}, and start the {process} again.")
-        else:
-            yield Check("works", process, f"Process {pid} runs and answers.")
+def _process(where: Places, process: str, verb: str) -> Check:
+    pid = holder(where.run / f"{process}.lock")
+    if pid is None:
+        cure = f"Start it with `zeus-stream {verb}`, or let `zeus-stream run -- COMMAND` do it."
+        return Check("warns", process, f"None runs in {where.run}.", cure)
+    try:
+        status(where, process)
+    except ZeusStreamError as wrong:
+        return _wrong(process, wrong, f"See process {pid}, and start the {process} again.")
+    return Check("works", process, f"Process {pid} runs in {where.run}, and answers.")
 
 
 def _archive(settings: Settings, where: Places) -> Check:

@@ -16,9 +16,10 @@ from tests.gpu.stand_in import StandIn
 from tests.messages import DESCRIPTION
 from tests.waiting import until
 from tests.zeus_stream.conftest import SIMULATED, Cli
+from zeus_stream.cli import doctor
 from zeus_stream.cli.doctor import examine
 from zeus_stream.errors import LostError
-from zeus_stream.paths import Places
+from zeus_stream.paths import Places, claim
 from zeus_stream.protocol.fields import Control
 from zeus_stream.screens.text.tables import Check
 from zeus_stream.settings import Settings
@@ -211,6 +212,19 @@ def test_devices_that_a_running_collector_measures_are_not_said_to_be_absent(zeu
             assert [check for check in checks if check.verdict == "fails"] == []
             devices = found(checks, "devices")
             assert (devices.verdict, "V100" in devices.says) == ("works", True)
+
+
+def test_the_analyzer_of_the_package_is_looked_for_in_its_own_directory(
+    where: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a host with the package it was said not to run, and to be started."""
+    monkeypatch.setattr(doctor, "ROOT_RUN", where.run)
+    monkeypatch.setattr(doctor, "PACKAGED", tmp_path)
+    with claim(tmp_path / "analyzer.lock", "analyzer"):
+        checks = examine(SETTINGS, where, lambda: Bench((A100,)))
+    assert f"did not answer at {tmp_path / 'query'}" in found(checks, "analyzer").says
+    assert found(checks, "analyzer").cure.startswith("Start one with `zeus-stream analyze`")
+    assert found(checks, "collector").says == f"None runs in {where.run}."
 
 
 def test_cpus_that_can_be_read_are_named_and_those_that_are_not_there_are_no_trouble_unless_wanted(
