@@ -122,7 +122,7 @@ def test_a_role_that_is_missing_is_named_and_given_back_is_enough_to_go_on(site:
     until(lambda: site.frames(site.alpha) > followed + 10)  # it is followed, though not commanded
 
     give(all_roles.replace(', "follow"', ""))
-    until(lambda: "could not let in 127.0.0.1: key desk has no role" in site.alpha.output)
+    until(lambda: "could not let in 127.0.0.1: key desk has not the role" in site.alpha.output)
     give(all_roles)
     until(lambda: site.trouble(site.alpha) == "none")
     followed = site.frames(site.alpha)

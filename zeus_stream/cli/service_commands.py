@@ -413,6 +413,8 @@ def list_keys(settings: Settings) -> None:  # noqa: ARG001  (--dir has taken eff
         click.echo(f"zeus-stream: {sentence}", err=True)
     if wrong:
         sys.exit(1)
+    if not listed:
+        click.echo("No key is allowed: no other host may come in. Make one: zeus-stream keys create", err=True)
 
 
 @keys.command()

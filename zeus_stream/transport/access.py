@@ -117,13 +117,16 @@ class AccessGate:
         if who is not None and not who.roles.isdisjoint(ROLES[door]):
             return who.name
         self.not_let_in += 1
-        whose = f"its key {public} is not on the list" if who is None else f"key {who.name} has no role"
+        roles = sorted(ROLES[door])
+        whose = f"its key {public} is not on the list"
+        if who is not None:
+            whose = f"key {who.name} has not the role {' or '.join(roles)}"
         if (address, whose) not in self._named and len(self._named) < MAX_NAMED:
             self._named.add((address, whose))
             _log.warning(
                 "%s: could not let in %s: %s. If it should be let in, make a key for it with"
                 " `zeus-stream keys create NAME --roles %s`. It is named once.",
-                door, address, whose, ",".join(sorted(ROLES[door])),
+                door, address, whose, ",".join(roles),
             )  # fmt: skip
         return None
 

@@ -79,11 +79,13 @@ def _why(event: zmq.Event, address: Address) -> str | None:
     if event == zmq.Event.HANDSHAKE_FAILED_AUTH:
         return (
             f"{address.address}: refused the key {ticket.name} of {ticket.path}: it was revoked, or has not"
-            " the role for this. Make another on that host with `zeus-stream keys create`."
+            " the role for this. Make another on that host with `zeus-stream keys create`, put it there, and"
+            " start this again."
         )
     return (
         f"{address.address}: could not agree on keys: that is not the zeus-stream which {ticket.path} was"
-        f" made for. Make a key on that host with `zeus-stream keys create`, or correct the address."
+        " made for. Make a key on that host with `zeus-stream keys create`, put it there, and start this"
+        " again; or correct the address."
     )
 
 

@@ -1,5 +1,6 @@
 """The view of a snapshot: any snapshot gives one, it fits, and nothing that is not known is shown as 0."""
 
+from io import StringIO
 from typing import Any, get_args
 
 import pytest
@@ -10,15 +11,16 @@ from rich.cells import cell_len
 
 from tests.zeus_stream.screens.live_snapshots import PROCESS, SNAPSHOT, a_gpu, a_run, a_search, history_of
 from zeus_stream.protocol.notes import GpuProcess
-from zeus_stream.protocol.snapshots import GpuNow, Phase, RunNow, Snapshot, State
+from zeus_stream.protocol.snapshots import GpuNow, HostNow, Phase, RunNow, Snapshot, State
 from zeus_stream.screens.terminal.figures import Line, bar, braille, sparkline
 from zeus_stream.screens.terminal.history import History
+from zeus_stream.screens.terminal.once import print_services
 from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel
 from zeus_stream.screens.terminal.panels.gpu_panel import process_panel
 from zeus_stream.screens.terminal.panels.run_panel import search_lines
 from zeus_stream.screens.terminal.view import View, view
 from zeus_stream.views.run_view import run_of_live
-from zeus_stream.views.site_view import site_of_live
+from zeus_stream.views.site_view import services_of, site_of_live
 
 NAMES = st.text(min_size=1, max_size=30)
 WATTS = st.none() | st.integers(0, 100_000_000)
@@ -165,10 +167,21 @@ def test_a_collector_alone_does_not_say_that_no_run_is_open() -> None:
     assert "0 open runs" not in alone
 
 
+def test_a_state_of_a_service_that_is_a_long_sentence_is_shown_whole() -> None:
+    """A full disk has one, and neither its state nor any other was shown."""
+    why = "log.sqlite: could not be written: " + "disk is full. " * 20 + "Make room."
+    full = replace(SNAPSHOT, hosts=(HostNow(host="h0", state="connected", trouble=why),))
+    out = StringIO()
+    print_services(services_of({"collector": full}, ["analyzer"]), out)
+    words = out.getvalue().split()
+    assert (words.count("full."), words.count("room.")) == (20, 1)
+    assert "does not answer" in out.getvalue()
+
+
 @pytest.mark.parametrize(
     ("ended_wall_ns", "words"),
     [
-        (None, "No limit is searched for: --select, or the script, says so."),
+        (None, "No limit is searched for: --select or the script says so, or no analyzer answers."),
         (1, "The run has ended: `zeus-stream report` shows what was measured."),
     ],
 )

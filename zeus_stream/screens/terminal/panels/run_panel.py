@@ -20,7 +20,7 @@ from zeus_stream.views.run_view import RunView
 from zeus_stream.views.search import TrialView, trial_table
 from zeus_stream.views.site_view import SiteView
 
-UNSEARCHED = "No limit is searched for: --select, or the script, says so."
+UNSEARCHED = "No limit is searched for: --select or the script says so, or no analyzer answers."
 SEARCH_ENDED = "The run has ended: `zeus-stream report` shows what was measured."
 NO_RUN = StyledText("No run is open. Start one: zeus-stream run -- python train.py", "dim")
 NO_ANALYZER = StyledText("No analyzer answers, and it knows the runs. Start one: zeus-stream analyze", "warn")
