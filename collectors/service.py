@@ -185,8 +185,8 @@ class CollectorService:
             LiveAnswers(self._now).answer,
             observe=settings.observe,
         )
-        guard = WatchdogProcess(settings.device, where, settings.set_command)
-        self._watchdog = None if settings.observe else guard
+        watchdog = WatchdogProcess(settings.device, where, settings.set_command)
+        self._watchdog = None if settings.observe else watchdog
         self._pace = GatherPace(lambda: self._beats.hurry())  # noqa: PLW0108  (made below)
         self._use_times = own_cost.RecordTimes()
         self._guards = Supervisor(
@@ -314,7 +314,7 @@ class CollectorService:
 
     # ---- status ----------------------------------------------------------------------------------------
 
-    def _guard(self) -> str:
+    def _watchdog_state(self) -> str:
         if self._watchdog is None:
             return "none is needed"
         return self._watchdog.trouble or f"process {self._watchdog.pid}"
@@ -327,7 +327,7 @@ class CollectorService:
             ("collector", "host", self._host),
             ("collector", "directory", str(self._where.run)),
             ("collector", "observes only", "yes" if self._settings.observe else "no"),
-            ("collector", "guard", self._guard()),
+            ("collector", "watchdog", self._watchdog_state()),
             ("collector", "analyzer", "connected" if self._server.connected else "none"),
             ("collector", "own processor time", own_cost.words()),
             ("collector", "own energy", self._own_use.energy),

@@ -30,6 +30,12 @@ def connect(path: Path, settings: Settings, *, read_only: bool, checkpoint: str 
         raise StorageError(
             f"{path}: could not be opened: it is no DuckDB database. Name another file with --archive."
         )
+    changes = path.with_name(f"{path.name}.wal")
+    if not path.exists() and changes.exists():  # DuckDB would delete them with the first commit
+        raise StorageError(
+            f"{path}: could not be opened: it is gone, and its last changes are left in {changes}."
+            " Move it back; or move these away, to begin another."
+        )
     try:
         connection = duckdb.connect(
             path,
@@ -116,6 +122,9 @@ def _why_not_opened(path: Path, says: str) -> str:
         )
     if "version number" in says:
         return f"{path}: could not be opened: a newer DuckDB wrote it. Install that version of duckdb."
+    if "Cannot open file" in says:
+        why = first_line(says).rpartition(": ")[2]
+        return f"{path}: could not be opened: {why}. Give access, or name another file with --archive."
     return f"{path}: could not be opened: {damage(says)}"
 
 

@@ -58,7 +58,7 @@ def silence(host: Host, where: Path, _: random.Random) -> float:
 
 
 def after_both_were_killed(again: Callable[[Host, Path], None]) -> Trial:
-    """Return a trial of what restores once neither collector nor guard is left, timed from its own start."""
+    """Return a trial of what restores once collector and watchdog are gone, timed from its own start."""
 
     def trial(host: Host, where: Path, _: random.Random) -> float:
         with collector(host, where) as running, trainer(host, where):
@@ -86,8 +86,8 @@ TRIALS: dict[str, Trial] = {
     "SIGTERM of the collector": while_held(lambda running, _: running.process.terminate()),
     f"silence of the analyzer (a lease of {LEASE_MS} ms)": silence,
     "SIGKILL of the training process": while_held(lambda _, training: training.kill()),
-    "SIGKILL of collector and guard, next start": after_both_were_killed(start_again),
-    "SIGKILL of collector and guard, `zeus-stream restore`": after_both_were_killed(by_hand),
+    "SIGKILL of collector and watchdog, next start": after_both_were_killed(start_again),
+    "SIGKILL of collector and watchdog, `zeus-stream restore`": after_both_were_killed(by_hand),
 }
 
 

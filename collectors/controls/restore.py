@@ -1,4 +1,4 @@
-"""Restoring what a dead collector left in force: for its guard, and for `zeus-stream restore`.
+"""Restoring what a dead collector left in force: for its watchdog, and for `zeus-stream restore`.
 
 A collector that starts again does the same in its own devices' threads (`lease.begin`). All of them take
 the lock on a device's record, read it again, and call `value_changes.put_back`: the first restores, the
@@ -35,7 +35,7 @@ LOCK_S = 1.0
 NO_PROFILE = 0
 """What a driver requests by default."""
 PATIENCE_S = 60.0
-"""A guard tries for this long."""
+"""A watchdog tries for this long."""
 AGAIN_S = 0.05
 AGAIN_MOST_S = 2.0
 """Between two tries: AGAIN_S, twice that, ... up to this."""

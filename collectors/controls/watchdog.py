@@ -1,9 +1,9 @@
-"""The guard: a process beside the collector that restores what the collector changed if that is killed.
+"""The watchdog: a process beside the collector that restores what the collector changed if that is killed.
 
     python -m collectors.controls.watchdog DEVICE RUN RECORDS [SET_COMMAND]
 
 Its stdin is a pipe whose other end only the collector has: the kernel closes it however the collector
-ends. Until then the guard waits and holds nothing, not even the libraries that restoring takes. After a
+ends. Until then the watchdog waits and holds nothing, not even the libraries that restoring takes. After a
 clean stop there is no record left, and it just ends.
 
 It outlives what ends a collector: it is in a session of its own, and deaf to the signals by which a
@@ -47,7 +47,7 @@ def _clean(records: str) -> bool:
 
 
 def _restore(device: str, run: str, records: str, set_command: str = "") -> bool:
-    # Imported now: until here the guard weighs next to nothing.
+    # Imported now: until here the watchdog weighs next to nothing.
     from pathlib import Path  # noqa: PLC0415  (see above)
 
     from collectors.controls.restore import restore_patiently  # noqa: PLC0415  (see above)
@@ -60,7 +60,7 @@ def _restore(device: str, run: str, records: str, set_command: str = "") -> bool
             lambda: open_bus(device, where, set_command=set_command),
             Path(records),
             where / "collector.lock",
-            "the guard of a collector that died",
+            "the watchdog of a collector that died",
             _say,
         )
     except ZeusStreamError as wrong:
@@ -71,7 +71,7 @@ def _restore(device: str, run: str, records: str, set_command: str = "") -> bool
 def _say(sentence: str) -> None:
     try:
         # Not through a buffer: what that could not write is tried again at the exit, whose code it becomes.
-        os.write(2, f"guard: {sentence}\n".encode())
+        os.write(2, f"watchdog: {sentence}\n".encode())
     except OSError:
         # The reader of the collector's stderr died with it. The record says it to the next collector.
         return

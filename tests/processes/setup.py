@@ -88,7 +88,8 @@ class Collector:
     @property
     def guard(self) -> int | None:
         """Process id of its guard, while there is one."""
-        word, _, pid = self.rows().get("guard", "").partition(" ")
+        rows = self.rows()
+        word, _, pid = rows.get("watchdog", rows.get("guard", "")).partition(" ")  # "guard": the first 0.1.0
         return int(pid) if word == "process" else None
 
     def rows(self, timeout_s: float = PATIENCE_S) -> dict[str, str]:

@@ -145,7 +145,7 @@ def test_a_collector_that_is_told_to_stop_restores_and_its_guard_goes(host: Host
         returns(host)
         _, err = running.process.communicate(timeout=60)
     assert running.process.returncode == 0
-    assert "guard:" not in err
+    assert "watchdog:" not in err
     assert guard is not None
     assert start_ticks(guard) is None
     assert not records(zeus_dir)
@@ -234,7 +234,7 @@ def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: 
         if isinstance(note, ControlLeaseEnded) and note.control == "power_limit"
     )
     assert (ended.cause, ended.value) == ("restart", OTHERS_MW)
-    assert "the guard of a collector that died" in ended.reason
+    assert "the watchdog of a collector that died" in ended.reason
     assert "somebody else set 180 W" in ended.reason
 
 
@@ -318,7 +318,7 @@ def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> Non
         assert guard is not None
         python.unlink()
         os.kill(guard, signal.SIGKILL)
-        until(lambda: "could not be started: No such file or directory" in running.rows()["guard"])
+        until(lambda: "could not be started: No such file or directory" in running.rows()["watchdog"])
         refused = running.ask(OTHERS_MW)
         assert isinstance(refused, ControlRefused)
         assert refused.cause == "storage"
@@ -334,7 +334,7 @@ def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> Non
 def test_an_observing_collector_needs_no_guard(zeus_dir: Path) -> None:
     with simulated(zeus_dir) as host, collector(host, zeus_dir, "--observe") as running:
         assert running.guard is None
-        assert running.rows()["guard"] == "none is needed"
+        assert running.rows()["watchdog"] == "none is needed"
 
 
 def files_of(pid: int) -> dict[str, str]:

@@ -517,10 +517,25 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"No such file or directory.*--archive"):
+    with pytest.raises(StorageError, match=r"could not be opened: No such file or directory\. .*--archive"):
         DuckdbFile.open(tmp_path / "absent" / "energy.duckdb", SETTINGS)
     with pytest.raises(StorageError, match="Is a directory"):
         DuckdbFile.open(tmp_path, SETTINGS)
+
+
+def test_the_last_changes_of_an_archive_that_was_moved_away_are_not_deleted(path: Path) -> None:
+    with writer(path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+    changes, moved = path.with_name(f"{path.name}.wal"), path.with_name("moved.duckdb")
+    content = changes.read_bytes()
+    path.rename(moved)
+    with pytest.raises(StorageError, match=r"it is gone, and its last changes are left in .*Move it back"):
+        DuckdbFile.open(path, SETTINGS)
+    assert changes.read_bytes() == content
+    moved.rename(path)
+    with opened(path) as archive:
+        assert archive.position(HOST)[1]
 
 
 def test_an_archive_that_was_killed_is_read_without_an_analyzer(path: Path) -> None:
