@@ -263,7 +263,7 @@ class EventSender:
         self._say(
             "silence",
             f"the collector at {self._path} takes in nothing: training goes on, and its events are kept while"
-            " there is room. Start it again with `zeus-stream collect`.",
+            " there is room. `zeus-stream status` says why. If it has ended: `zeus-stream collect`.",
         )
 
     def _send(self, socket: "zmq.Socket[bytes]", message: Batch | Ask | AskTry) -> bool:

@@ -261,6 +261,14 @@ async def test_an_analyzer_that_is_far_behind_is_not_ready(
     assert (answered.status, answered.text) == (status, text)
 
 
+async def test_a_file_that_is_gone_is_not_ready_and_no_fault_of_the_page(tmp_path: Path) -> None:
+    """Each probe of a load balancer was an error with a traceback."""
+    gone = ArchiveSource(tmp_path / "energy.duckdb", tmp_path, Settings())
+    app = build(Site(source=Source(gone.ask), feed=None), WebSecurity(TOKEN, frozenset(LOOPBACK)))
+    answered = await ask(app, "/-/ready")
+    assert (answered.status, "there is no such file" in answered.text) == (503, True)
+
+
 async def test_a_server_of_sql_alone_is_ready(known: ArchiveSource) -> None:
     """It was never ready behind a load balancer: it has no live state."""
 

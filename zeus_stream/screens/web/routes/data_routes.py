@@ -13,7 +13,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
+from zeus_stream.errors import RefusedError, ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.quoting import quoted, quoted_list
 from zeus_stream.screens.html.document import standalone
@@ -263,7 +263,7 @@ async def ready(request: Request) -> Response:
     try:
         await site.source.query("SELECT 1", "page", 1, 2.0)
         lag_ms = None if site.feed is None else await _lag_ms(site.feed)
-    except (UnreachableError, RefusedError) as wrong:
+    except ZeusStreamError as wrong:
         return PlainTextResponse(f"{wrong}\n", 503)
     if lag_ms is not None and lag_ms > LAG_MS:
         return PlainTextResponse(f"the analyzer is {lag_ms / 1000:.0f} s behind\n", 503)
