@@ -170,8 +170,8 @@ def _away(site: SiteState, host: str, boot_id: str, started_ns: int) -> tuple[Ga
         return ()
     reason = (
         f"no collector ran for {for_s:.0f} s: the power limits found were in force, trainings went on,"
-        " and their events waited. The energy of that time is known as a whole where a counter cannot have begun"
-        " again"
+        " and their events waited. The energy of that time is known as a whole where a counter cannot have"
+        " begun again"
     )
     return (GapRow(host, "collector", last_ns, 1, reason),)
 
