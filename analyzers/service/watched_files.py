@@ -35,11 +35,12 @@ async def publish_budgets(
         groups: GPUs by name of a group.
         own_log: takes the notes.
     """
-    known, listed = changed(path), budgets.load(path, groups)
-    trouble = ""
+    known, trouble = 0, ""
+    listed: tuple[Budget, ...] | None = None
     published: tuple[Budget, ...] | None = None if own_log.begun else ()
     while True:
-        if (now := changed(path)) != known or any(budget.targets for budget in listed):
+        now = changed(path)
+        if now != known or listed is None or any(budget.targets for budget in listed):
             known = now
             try:
                 listed, trouble = budgets.load(path, groups), ""
@@ -47,7 +48,7 @@ async def publish_budgets(
                 if str(wrong) != trouble:
                     _log.warning("%s", wrong)
                 trouble = str(wrong)
-        if (holding := in_force(listed, anchor().wall_ns)) != published:
+        if listed is not None and (holding := in_force(listed, anchor().wall_ns)) != published:
             published = holding
             await own_log.state("budgets", BudgetsSet(monotonic_ns(), holding))
         await anyio.sleep(to_next_s(LOOK_S))

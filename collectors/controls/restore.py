@@ -156,7 +156,7 @@ def _restore_one(
                 record = file.read(control)
             except DamagedRecordError as wrong:
                 if device is None:
-                    raise
+                    raise LostError(f"{gpu}: its restore record is damaged, and {missing}.") from wrong
                 asks = by if default and not dry_run else None
                 return _propose_default(file, gpu, device, control, str(wrong), asks)
             if record is None or record.settled is not None:

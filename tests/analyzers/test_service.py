@@ -172,6 +172,21 @@ async def running(zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile) -> AsyncI
         context.destroy(linger=0)
 
 
+async def test_budgets_that_cannot_be_read_end_no_analyzer_and_hold_once_they_are_mended(
+    zeus_dir: Path,
+) -> None:
+    """Systemd started it again each second, and it said that those before hold on."""
+    file = places({"ZEUS_STREAM_DIR": str(zeus_dir)}).budgets
+    file.write_text("{", encoding="utf-8")
+    async with running(zeus_dir) as bench:
+        while not bench.collector.commands():
+            await anyio.sleep(0.002)
+        file.write_text('{"rack1": {"watts": 500, "gpus": ["alpha:all"]}}', encoding="utf-8")
+        while not bench.stored("SELECT budget FROM budgets"):
+            await bench.analyzer.store_signals(())
+            await anyio.sleep(0.05)
+
+
 async def test_a_command_leaves_once_its_row_is_stored_and_its_lease_is_renewed(zeus_dir: Path) -> None:
     async with running(zeus_dir) as bench:
         while not bench.collector.commands():

@@ -157,6 +157,19 @@ def test_every_mount_has_its_volume_and_the_kubelet_is_found_where_it_is_mounted
     assert str(kubelet.SOCKET.parent) == at == source
 
 
+def test_a_service_that_is_not_root_makes_its_directory_below_its_volume(
+    files: dict[str, list[Object]],
+) -> None:
+    """The root of a volume belongs to root, whatever `fsGroup` is: analyzer and archivers refused it."""
+    services = [(name, pod) for name, pod in pods(files) if "fsGroup" in str(pod) or name.startswith("lake/")]
+    assert {name for name, _ in services} == {"analyzer.yaml", "lake/archiver.yaml"}
+    for name, pod in services:
+        for one in containers(pod):
+            (state,) = [mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] == "state"]
+            (place,) = [each["value"] for each in one["env"] if each["name"] == "ZEUS_STREAM_DIR"]
+            assert Path(state) in Path(place).parents, name
+
+
 def test_a_training_mounts_the_socket_read_only(files: dict[str, list[Object]]) -> None:
     (trainer,) = [pod for name, pod in pods(files) if name == "trainer.yaml"]
     (mount,) = [mount for one in containers(trainer) for mount in one["volumeMounts"]]

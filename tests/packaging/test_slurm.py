@@ -232,3 +232,11 @@ def test_a_script_exits_with_0_whatever_the_command_does(tmp_path: Path, script:
         [tmp_path / script], env={"SLURM_JOB_ID": "1"}, capture_output=True, check=False, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_the_name_of_a_job_is_passed_on_as_it_is() -> None:
+    """The shell made a tab of the second letter of `lr\\test`."""
+    done = subprocess.run(
+        [SCRIPTS / "task-prolog"], env={"SLURM_JOB_NAME": r"lr\test a"}, capture_output=True, check=True
+    )
+    assert done.stdout == b"export ZEUS_STREAM_JOB=lr\\test a\n"

@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 from tests import hostile
 from tests.waiting import eventually
 from tests.zeus_stream.transport.conftest import Sockets
-from zeus_stream.errors import SettingsError
+from zeus_stream.errors import SettingsError, StorageError
 from zeus_stream.transport import sockets
 from zeus_stream.transport.listening.listener import REQUEST_BYTES, Listener
 
@@ -58,6 +58,14 @@ async def test_a_socket_has_its_mode_from_the_first_moment(
 ) -> None:
     opened.listen(zeus_dir / "control", mode=mode)
     assert stat.S_IMODE((zeus_dir / "control").stat().st_mode) == mode
+
+
+async def test_a_directory_in_the_place_of_a_socket_is_a_sentence_with_the_cure(
+    opened: Sockets, zeus_dir: Path
+) -> None:
+    (zeus_dir / "publish").mkdir()
+    with pytest.raises(StorageError, match=r"publish: could not be made a socket: Is a dir.*Move away what"):
+        opened.listen(zeus_dir / "publish", mode=0o666)
 
 
 async def test_a_socket_of_a_group_is_the_group_s(opened: Sockets, zeus_dir: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import SettingsError
+from zeus_stream.errors import SettingsError, StorageError, explaining
 from zeus_stream.paths import endpoint
 
 BACKLOG = 1_024
@@ -80,7 +80,10 @@ class SocketFile(ListeningSocket):
     def __init__(
         self, path: Path, mode: int, group: str | None = None, kind: int = socket.SOCK_STREAM
     ) -> None:
-        """Listen, in place of a file that is there; ``group`` gets it, with 0660. Raises SettingsError."""
+        """Listen, in place of a file that is there; ``group`` gets it, with 0660.
+
+        Raises SettingsError and StorageError.
+        """
         endpoint(path)
         self._path = path
         super().__init__(socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK))
@@ -91,12 +94,14 @@ class SocketFile(ListeningSocket):
             raise
 
     def _bind(self, mode: int, group: str | None) -> None:
-        self._path.unlink(missing_ok=True)
-        mask = os.umask(0o777 & ~mode)
-        try:
-            self.socket.bind(str(self._path))
-        finally:
-            os.umask(mask)
+        cure = "Move away what is there, or set ZEUS_STREAM_DIR to another directory."
+        with explaining(StorageError, f"{self._path}: could not be made a socket", cure):
+            self._path.unlink(missing_ok=True)
+            mask = os.umask(0o777 & ~mode)
+            try:
+                self.socket.bind(str(self._path))
+            finally:
+                os.umask(mask)
         if group is not None:
             try:
                 shutil.chown(self._path, group=group)
