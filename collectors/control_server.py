@@ -3,6 +3,7 @@
 The same requests may come over other doors, such as a broker. A reply goes back the way its request came.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, cast, get_args
 
@@ -47,6 +48,9 @@ RETURN_NS = 2_000_000_000
 """An analyzer whose connection closed may come back within this."""
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
+MAX_SECOND = 100
+"""Analyzers named in the log because they decide on runs of another one."""
+_log = logging.getLogger(__name__)
 Asked: TypeAlias = (
     Hello | Fetch | SetControl | SetPlan | ReleaseControl | RenewLeases | AskStatus | AskNow | Answer | Advice
 )
@@ -124,6 +128,8 @@ class ControlServer:
         self._observe = observe
         self._commands: dict[str, Way] = {}
         """The way back of each command that has no outcome yet."""
+        self._second: set[str] = set()
+        """Analyzers that decide on runs of another one, as they were logged."""
         self.malformed = 0
         """Messages that could not be read."""
 
@@ -179,6 +185,12 @@ class ControlServer:
             way.send(codec.encode(self._refused(request, objection)))
             return
         match request:
+            case SetControl() | ReleaseControl() if objection := self._guards.decided_elsewhere(request):
+                why = "owned", objection
+                way.send(codec.encode(ControlRefused(monotonic_ns(), request.command, request.gpu, *why)))
+                if request.owner not in self._second and len(self._second) < MAX_SECOND:
+                    self._second.add(request.owner)
+                    _log.warning("analyzer %s: %s", request.owner, objection)
             case SetControl() | ReleaseControl():
                 self._expect(request.command, way)
                 objection = (

@@ -35,7 +35,7 @@ from collectors.sampling.poller import Poller
 from zeus_stream.clock import boot_id, monotonic_ns, to_next_ns
 from zeus_stream.errors import DeviceError
 from zeus_stream.paths import Places
-from zeus_stream.protocol.commands import RenewLeases
+from zeus_stream.protocol.commands import RenewLeases, SetControl
 from zeus_stream.protocol.fields import Control, of_host
 from zeus_stream.protocol.notes import ControlRefused, DeviceFound, DeviceGone, PowerProfiles
 from zeus_stream.protocol.readings import Readings
@@ -154,6 +154,23 @@ class Supervisor:
         outcome = ControlRefused(now_ns, command.command, command.gpu, "device", reason)
         self._journal.say(outcome)
         self._reply(outcome)
+
+    def decided_elsewhere(self, command: lease_messages.Command) -> str | None:
+        """Return why a command is not for its analyzer to give: another one decides on the same run.
+
+        Both give their commands the same names: an outcome in the log would be that of the other's command.
+        """
+        guard = self._guards.get(command.gpu)
+        guarding = None if guard is None else guard.controls.get(command.control)
+        held = None if guarding is None else guarding.state.lease
+        if held is None or held.owner == command.owner or held.over(monotonic_ns()):
+            return None
+        if isinstance(command, SetControl) and command.run != held.run:
+            return None
+        return (
+            f"{command.gpu}: could not be commanded: run {held.run} of {held.owner} holds it, an analyzer that"
+            " decides on the same run. Stop one of the two, or start one with --select none."
+        )
 
     def renew(self, renewal: RenewLeases) -> None:
         for gpu in renewal.gpus:
