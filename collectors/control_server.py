@@ -186,8 +186,8 @@ class ControlServer:
             return
         match request:
             case SetControl() | ReleaseControl() if objection := self._guards.decided_elsewhere(request):
-                why = "owned", objection
-                way.send(codec.encode(ControlRefused(monotonic_ns(), request.command, request.gpu, *why)))
+                now_ns, command, gpu = monotonic_ns(), request.command, request.gpu
+                way.send(codec.encode(ControlRefused(now_ns, command, gpu, "owned", objection)))
                 if request.owner not in self._second and len(self._second) < MAX_SECOND:
                     self._second.add(request.owner)
                     _log.warning("analyzer %s: %s", request.owner, objection)

@@ -13,9 +13,7 @@ from pathlib import Path
 from zeus_stream.errors import StorageError, explaining
 
 
-def open_own(
-    path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0, owner: int | None = None
-) -> int:
+def open_own(path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0, owner: int | None = None) -> int:
     """Open a regular file of this user's, and return its descriptor.
 
     ``O_CREAT`` makes it for this user alone; ``O_TRUNC`` takes effect once it is known to be ours.

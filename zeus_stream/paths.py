@@ -224,7 +224,7 @@ def claim(path: Path, what: str) -> IO[str]:
 
 
 def holder(path: Path) -> int | None:
-    """Return the pid that holds a claim; None: no process of ours does. Root asks in directories of others."""
+    """Return the pid that holds a claim; None: no process of ours does. Root may ask about another user's."""
     try:
         opened = open_own(path, owner=path.parent.stat().st_uid if os.geteuid() == 0 else None)
     except (FileNotFoundError, NotADirectoryError, PermissionError):

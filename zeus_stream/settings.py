@@ -307,7 +307,7 @@ def read_back(values: Mapping[str, str], source: str) -> Settings:
 
 
 def _read(path: Path, *, named: bool) -> dict[str, Any]:
-    """Return the content of a file. One that only lies in the working directory may be another user's trap."""
+    """Return the content of a file. One that only lies in the working directory may be another user's."""
     try:
         with open(path, "rb", opener=None if named else _open_without_waiting) as file:
             state = os.fstat(file.fileno())

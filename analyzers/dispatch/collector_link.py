@@ -287,8 +287,8 @@ class Link:
                 match reply:
                     case Welcome(host=host) if self._bound not in (None, host):
                         self._objection = (
-                            f"the collector of {self._bound}: speaks for {host}, so it is not commanded. If"
-                            f" that is its name now, make its key with `zeus-stream keys create --host {host}`."
+                            f"the collector of {self._bound}: speaks for {host}, so it is not commanded."
+                            f" If that is its name now: `zeus-stream keys create --host {host} NAME` there."
                         )
                     case Welcome():
                         if self._welcome is None:

@@ -168,8 +168,8 @@ class Supervisor:
         if isinstance(command, SetControl) and command.run != held.run:
             return None
         return (
-            f"{command.gpu}: could not be commanded: run {held.run} of {held.owner} holds it, an analyzer that"
-            " decides on the same run. Stop one of the two, or start one with --select none."
+            f"{command.gpu}: could not be commanded: run {held.run} of {held.owner} holds it, an analyzer"
+            " that decides on the same run. Stop one of the two, or start one with --select none."
         )
 
     def renew(self, renewal: RenewLeases) -> None:

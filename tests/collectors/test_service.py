@@ -525,7 +525,9 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
         other = await client.lock("c3", 1365, owner="berta")
         assert (other.cause, "run r of anna holds it" in other.reason) == ("owned", True)
         assert "start one with --select none" in other.reason
-        assert not await client.notes(ControlRefused), "it would be the outcome of anna's command of that name"
+        assert not await client.notes(ControlRefused), (
+            "it would be the outcome of anna's command of that name"
+        )
         status, _ = await client.request(AskStatus())
         rows = {name: value for section, name, value in status.rows if GPU in section}
         assert rows["graphics clock"] == "locked at 1365 MHz"

@@ -42,7 +42,7 @@ def test_a_directory_that_cannot_be_made_is_a_sentence_with_the_cure(tmp_path: P
 def test_a_stranger_s_directory_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     os.chown(tmp_path / "state", 12345, -1)
-    with pytest.raises(StorageError, match="belongs to user 12345. Run this as that user"):
+    with pytest.raises(StorageError, match=r"belongs to user 12345\. Run this as that user"):
         paths.prepare(paths.Places(tmp_path / "run", tmp_path / "state"))
     with pytest.raises(PermissionError, match="belongs to user 12345"):  # it could not read what root wrote
         paths.rewrite(tmp_path / "state" / "budgets.json", "{}")
@@ -55,7 +55,7 @@ def test_a_user_without_a_home_learns_what_to_set(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Path, "home", homeless)
     monkeypatch.setattr(os, "geteuid", lambda: 4001)
-    with pytest.raises(SettingsError, match="user 4001 has no home. Set ZEUS_STREAM_DIR"):
+    with pytest.raises(SettingsError, match=r"user 4001 has no home\. Set ZEUS_STREAM_DIR"):
         paths.places({})
 
 

@@ -66,7 +66,7 @@ def examine(
 
 
 def _place_of_analyzer(where: Places) -> Places:
-    """Return where the analyzer of a setup runs: that of the package has a user and a directory of its own."""
+    """Return where the analyzer of a setup runs: that of the package has a directory of its own."""
     packaged = Places(PACKAGED, PACKAGED)
     runs = [holder(place.run / "analyzer.lock") is not None for place in (where, packaged)]
     return packaged if where.run == ROOT_RUN and runs == [False, True] else where

@@ -414,7 +414,9 @@ def list_keys(settings: Settings) -> None:  # noqa: ARG001  (--dir has taken eff
     if wrong:
         sys.exit(1)
     if not listed:
-        click.echo("No key is allowed: no other host may come in. Make one: zeus-stream keys create", err=True)
+        click.echo(
+            "No key is allowed: no other host may come in. Make one: zeus-stream keys create", err=True
+        )
 
 
 @keys.command()

@@ -111,7 +111,9 @@ def test_without_a_record_to_believe_the_default_is_proposed_and_set_once_it_is_
     assert outcomes(tmp_path) == ()
     (tmp_path / "restore" / "GPU-gone.json").write_text("damaged")
     (outcome,) = outcomes(tmp_path, default=True)
-    assert outcome.says.startswith("GPU-gone: its restore record is damaged, and no such GPU is there."), outcome
+    assert outcome.says.startswith("GPU-gone: its restore record is damaged, and no such GPU is there."), (
+        outcome
+    )
     assert outcome.left
 
 
