@@ -90,6 +90,7 @@ def test_one_function_starts_every_child_in_python() -> None:
 
 OPENS = {
     "zeus_stream/own_files.py": "the helper itself",
+    "zeus_stream/settings.py": "the working directory: root's are read too, and links followed",
     "zeus_stream/own_cost.py": "/proc",
     "zeus_stream/transport/listening/socket_file.py": "/dev/null",
     "collectors/controls/watchdog.py": "/dev/null",

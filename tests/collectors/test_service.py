@@ -1,7 +1,6 @@
 """The collector whole: real sockets, real SQLite, threads and processes; only the GPUs are arithmetic."""
 
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -19,7 +18,6 @@ from msgspec.structs import replace
 from collectors.device import Bus
 from collectors.devices.rapl import REFRESH_NS, RaplBus
 from collectors.devices.registry import HostBus
-from collectors.devices.simulated import SimulatedBus
 from collectors.log.sqlite import SqliteLog
 from collectors.service import AtSite, collect
 from tests.collectors.devices.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
@@ -27,14 +25,13 @@ from tests.gpu.powercap import Powercap
 from tests.messages import RELEASE_CONTROL, RUN_STARTED, SET_CONTROL
 from tests.waiting import eventually
 from zeus_stream.clock import boot_id, monotonic_ns
-from zeus_stream.errors import PermissionMissingError, RefusedError
+from zeus_stream.errors import PermissionMissingError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    RenewLeases,
     Welcome,
 )
 from zeus_stream.protocol.events import (
@@ -560,21 +557,6 @@ async def test_a_gpu_that_was_lost_while_its_clock_was_locked_is_unlocked_when_i
     assert device.locks == [1365, 0]
 
 
-@pytest.mark.sweep
-async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: Path) -> None:
-    bus = ArithmeticBus(2)
-    async with collector(bus, zeus_dir) as client:
-        await client.start_run(gpus=(GPU, "GPU-0001"))
-        await client.set("c1", 250, gpu="GPU-0001", lease_ms=3_000)
-        renewal = RenewLeases("anna", client.incarnation, ("GPU-0001",), 60_000)
-        await client.send(client.control, bytes(8), codec.encode(renewal))
-        await client.set("c2", 250, lease_ms=3_000)
-        # Not renewed, the first would have lapsed before the second.
-        (ended,) = await client.wait_for(ControlLeaseEnded)
-        assert [device.requested_mw for device in bus.devices] == [FOUND_MW, 250_000]
-    assert (ended.gpu, ended.cause, ended.value) == (GPU, "lapsed", FOUND_MW)
-
-
 async def test_a_long_lease_of_an_analyzer_whose_connection_closed_ends_soon(zeus_dir: Path) -> None:
     bus = ArithmeticBus()
     async with collector(bus, zeus_dir) as client:
@@ -748,77 +730,7 @@ while not channel.send(codec.encode(Batch("t", 0, (run,)))):
 time.sleep(60)
 """
 
-COLLECTOR = """
-import os, sys
-from pathlib import Path
-import anyio
-from collectors.service import collect
-from collectors.devices.simulated import SimulatedBus
-from zeus_stream.settings import Settings
-directory = Path(sys.argv[1])
-bus = SimulatedBus.parse("simulated:v100x1", directory)
-anyio.run(lambda: collect(Settings(), bus, environ=os.environ, started=lambda text: print(text, flush=True)))
-"""
-
-
-async def test_a_limit_left_by_a_killed_collector_is_put_back_by_the_next(zeus_dir: Path) -> None:
-    """The simulated GPU keeps its limit in a file, as a driver keeps a real one's."""
-    with python(COLLECTOR, zeus_dir) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline()
-        client = Client(places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
-        (found,) = await client.wait_for(DeviceFound)
-        await client.start_run(gpus=("index:0",))
-        applied = await client.set("c1", 150, gpu=found.gpu)
-        assert isinstance(applied, ControlApplied)
-        log_id = (await client.greet()).log_id
-        client.close()
-    bus = SimulatedBus.parse("simulated:v100x1", zeus_dir)
-    (device,) = bus.discover()
-    assert device.read_control("power_limit") == 150_000
-    async with collector(bus, zeus_dir, 1) as second:
-        (ended,) = await second.wait_for(ControlLeaseEnded)
-        assert (ended.cause, ended.value) == ("restart", found.found_limit_mw)
-        assert device.read_control("power_limit") == found.found_limit_mw
-        assert (await second.notes(DeviceFound))[-1].found_limit_mw == found.found_limit_mw
-        assert (await second.greet()).log_id == log_id
-        assert isinstance(await second.set("c2", 150, gpu=found.gpu), ControlApplied)
-
-
 # ---- storage, doors, status ------------------------------------------------------------------------
-
-
-async def test_without_room_on_disk_events_are_not_acknowledged_and_follow_when_there_is_room(
-    zeus_dir: Path,
-) -> None:
-    bus = ArithmeticBus(1)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    async with collector(bus, zeus_dir, 1) as client:
-        await client.start_run()
-        await client.set("c1", 250)
-        full = (zeus_dir / "log.sqlite-wal").stat().st_size
-        resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
-        try:
-            epochs = tuple(EpochBegan(1, index) for index in range(800))
-            await client.send(client.publish, codec.encode(Batch("s", 1, epochs)))
-            renewal = RenewLeases("anna", client.incarnation, (GPU,), 300)
-            await client.send(client.control, bytes(8), codec.encode(renewal))
-            await eventually(lambda: bus.devices[0].requested_mw == FOUND_MW)  # it goes on guarding
-            with anyio.move_on_after(0.2) as waited:
-                await client.publish.receive()
-            assert waited.cancelled_caught
-            status, _ = await client.request(AskStatus())
-            assert any(row[1] == "trouble" and "log.sqlite" in row[2] for row in status.rows)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert await client.say("s", 1, *epochs) == Ack("s", 801)
-        (ended,) = await client.wait_for(ControlLeaseEnded)
-        lost = [note for note in await client.wait_for(Lost) if note.what == "readings"]
-        frames = await client.frames()
-    assert ended.cause == "lapsed"
-    assert lost
-    assert [event for _, _, event in events_of(frames)][1:] == list(epochs)
-    assert [frame.offset for frame in frames] == list(range(len(frames)))
 
 
 async def test_a_user_who_floods_is_not_acknowledged_and_status_says_so(zeus_dir: Path) -> None:
@@ -838,17 +750,6 @@ async def test_a_user_who_floods_is_not_acknowledged_and_status_says_so(zeus_dir
     assert "more than its user may write in an hour" in lost.reason
     events = [codec.decode(frame.body, Events) for frame in logged(zeus_dir) if "events/" in frame.topic]
     assert sum(len(body.events) for body in events) == 801
-
-
-async def test_a_second_collector_of_the_same_setup_is_refused_with_the_firsts_pid(zeus_dir: Path) -> None:
-    async with collector(ArithmeticBus(1), zeus_dir, 1):
-        with pytest.raises(RefusedError, match=str(os.getpid())):
-            await collect(
-                Settings(),
-                ArithmeticBus(1),
-                environ={"ZEUS_STREAM_DIR": str(zeus_dir)},
-                started=lambda _: None,
-            )
 
 
 async def test_everybody_may_publish_and_only_the_owner_may_command(zeus_dir: Path) -> None:

@@ -146,18 +146,6 @@ async def test_a_key_for_another_host_is_refused_with_a_sentence_on_both_sides(
         assert [record.getMessage().count("it knows another key") for record in caplog.records] == [1]
 
 
-async def test_a_door_opens_only_to_its_roles(zeus_dir: Path, opened: Sockets) -> None:
-    async with running(zeus_dir) as host:
-        only_asks = opened.ask(host.distant(await host.ticket("otto", "query")).control)
-        await eventually(lambda: only_asks.trouble)
-        follower = host.distant(await host.ticket("anna", "follow"))
-        await ticks(opened.follow(follower.feed))
-        name, objection = await echoed(opened.ask(follower.control))
-        assert name == "anna"
-        assert "has no role 'command'" in objection
-        assert "--roles command" in objection
-
-
 async def test_a_revoked_key_is_cut_off_within_a_second_and_all_others_go_on(
     zeus_dir: Path, opened: Sockets
 ) -> None:
