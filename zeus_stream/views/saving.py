@@ -103,9 +103,10 @@ class Saving(Struct, frozen=True, kw_only=True):
         """Return both changes with their intervals."""
         if self.kept:
             return f"nothing: {self._kept_words}"
-        energy = _with("no measurable energy" if self.energy.covers_zero else f"{self.energy}", self.energy)
-        time = _with(self.time_words, self.time)
-        return f"{energy} of a step's energy for {time}, compared with {self.found}"
+        energy = _with("no measurable energy", self.energy)
+        if not self.energy.covers_zero:
+            energy = f"{_with(str(self.energy), self.energy)} of a step's energy"
+        return f"{energy} for {_with(self.time_words, self.time)}, compared with {self.found}"
 
     @property
     def saved_words(self) -> str:
@@ -147,9 +148,13 @@ def saving_of_row(row: Mapping[str, Any] | None, trials: Sequence[Mapping[str, A
     if kept and not saved_j:
         saved_j = 0.0
     stretches = row.get("stretches") or [{**row, "saved_j": saved_j, "measured_by": "", "changed": False}]
+    highest_w = max(energies, default=0.0) if row.get("trials_run") == row.get("run") else 0.0
+    found = found_name(row["default_limit_w"], found_mhz)
+    if highest_w and row["default_limit_w"] and highest_w <= row["default_limit_w"] - SAME_W:
+        found = f"{level_name(highest_w, clock_mhz)}, the highest limit measured"
     return Saving(
         level=level_name(row["power_limit_w"], clock_mhz),
-        found=found_name(row["default_limit_w"], found_mhz),
+        found=found,
         kept=kept,
         applied=applied,
         energy=_quantity(row, "energy_saved", kept=kept and not saved_j),
@@ -170,9 +175,8 @@ def _known_from(row: Mapping[str, Any]) -> str:
     if row["changed_percent"] is None:
         changed = "it is not known whether a step still takes the same energy"
     else:
-        changed = (
-            f"a step at the highest limit takes {row['changed_percent']:+.1f} % energy compared with that run"
-        )
+        by, more = abs(row["changed_percent"]), "more" if row["changed_percent"] >= 0 else "less"
+        changed = f"a step at the highest limit takes {percent(by)} {more} energy than then"
     return f"{row['trials_run']}, an earlier run; {changed}"
 
 

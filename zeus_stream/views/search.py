@@ -192,18 +192,16 @@ def as_believed(
     views = []
     for each in measured:
         of_found, belief = (believed.get((each.round, limit_w)) for limit_w in (found_w, each.limit_w))
-        if of_found is None or belief is None:
-            views.append(each)
-            continue
-        found = _believed(founds.get(each.round), of_found)
-        energy, time, cost = each.energy, each.time, each.cost
-        if each.mark != "confirmed":
-            energy, time = found if each.limit_w == found_w else _believed(each, belief)
-            cost = _cost(belief["step_j"], belief["step_s"], eta, weights.get(each.round), cost.known)
-        changes = _change(energy, found[0]), _change(time, found[1])
-        each = replace(  # noqa: PLW2901  (the same limit)
-            each, cost=cost, energy=energy, time=time, energy_change=changes[0], time_change=changes[1]
-        )
+        if of_found is not None and belief is not None:
+            found = _believed(founds.get(each.round), of_found)
+            energy, time, cost = each.energy, each.time, each.cost
+            if each.mark != "confirmed":
+                energy, time = found if each.limit_w == found_w else _believed(each, belief)
+                cost = _cost(belief["step_j"], belief["step_s"], eta, weights.get(each.round), cost.known)
+            changes = _change(energy, found[0]), _change(time, found[1])
+            each = replace(  # noqa: PLW2901  (the same limit)
+                each, cost=cost, energy=energy, time=time, energy_change=changes[0], time_change=changes[1]
+            )
         views.append(as_stated(each, saving) if each.round == decision else each)
     return tuple(views)
 

@@ -129,6 +129,8 @@ def test_a_round_that_has_decided_shows_what_its_search_believed() -> None:
     assert chosen.cost.known == pytest.approx(0.5 * 8.5 + 50.0 * 0.105), "as the cost that decides"
     assert other.cost.known == pytest.approx(0.5 * 9.4 + 50.0 * 0.1), "of one round, all are weighed alike"
     assert with_half(confirmed.time_change) == "+7.0 %", "one visit, as measured: its scatter is not known"
+    unset = as_believed(rows[1:], within, {}, {**decided, "applied": False, "would_save_j": 1.0})
+    assert unset[1].energy_change.interval == (-16.0, -14.0), "of a run that ended within its search as well"
 
 
 @pytest.mark.parametrize(

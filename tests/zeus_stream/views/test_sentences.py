@@ -189,3 +189,20 @@ def test_a_limit_is_called_the_best_only_if_another_was_measured(
     assert saving is not None
     assert saving.headline == f"kept 300 W: {words}"
     assert saving.effect == f"nothing: {words}"
+
+
+def test_a_saving_is_compared_with_the_highest_limit_that_could_be_measured() -> None:
+    """A power budget allowed no more: it was called the limit found."""
+    row = {
+        **KEPT, "run": "run", "trials_run": "run", "power_limit_w": 200.0, "saved_j": 10.0,
+        "energy_saved_percent": 5.0, "energy_saved_low_percent": -1.0, "energy_saved_high_percent": 9.0,
+        "time_added_percent": 2.0, "time_added_low_percent": 1.0, "time_added_high_percent": 3.0,
+    }  # fmt: skip
+    saving = saving_of_row(
+        row, [{"power_limit_w": 250.0, "step_j": 2.0}, {"power_limit_w": 200.0, "step_j": 1.9}]
+    )
+    assert saving is not None
+    assert saving.effect == (
+        "no measurable energy (95 %: -1 to 9) for 2.0 % more time (95 %: 1.0 to 3.0),"
+        " compared with 250 W, the highest limit measured"
+    )

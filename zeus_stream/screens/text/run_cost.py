@@ -69,14 +69,17 @@ WITH marks AS (
 ), gaps AS (
     SELECT CASE WHEN earlier_ns IS NULL THEN 'before the first step, such as the start of loaders'
             WHEN marks.kind = 'run' THEN 'after the last step' ELSE 'between steps' END AS place,
-        (marks.begin_ns - coalesce(earlier_ns, whole.begin_ns)) / 1e9 AS gap_s
+        sum(marks.begin_ns - coalesce(earlier_ns, whole.begin_ns)) / 1e9 AS gap_s
     FROM (
         FROM marks SELECT *, max(end_ns) OVER (PARTITION BY session, gpu ORDER BY begin_ns
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS earlier_ns
     ) AS marks JOIN windows AS whole ON whole.session = marks.session AND whole.gpu = marks.gpu
         AND whole.kind = 'run'
+    WHERE marks.begin_ns > coalesce(earlier_ns, whole.begin_ns)
+        AND (earlier_ns IS NOT NULL OR marks.kind <> 'run')
+    GROUP BY place, marks.session, marks.gpu
 )
-SELECT place, sum(gap_s) AS seconds FROM gaps WHERE gap_s > 0 GROUP BY place ORDER BY seconds DESC LIMIT 1
+SELECT place, max(gap_s) AS seconds FROM gaps GROUP BY place ORDER BY sum(gap_s) DESC LIMIT 1
 """
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 _MORE = {
