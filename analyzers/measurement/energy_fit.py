@@ -244,7 +244,7 @@ class EnergyFit:
 
     def _consume(self, timeline: Timeline, until_ns: int) -> None:
         """Cut time at the marks until an instant."""
-        self._cuts.consume(timeline.limits_mw, until_ns, self._kinds)
+        self._cuts.consume(timeline.limits_or_absent, until_ns, self._kinds)
         for number in self._kinds.reused:
             self.counter.forget(number)
         self._kinds.reused.clear()

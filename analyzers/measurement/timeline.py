@@ -230,7 +230,7 @@ class Timeline:
             rows = rows[rows["t_hi_ns"] > self._limits_received_ns]
             if not len(rows):
                 return
-        self._limits_received_ns = int(rows["t_hi_ns"][-1])
+        received_ns, self._limits_received_ns = self._limits_received_ns, int(rows["t_hi_ns"][-1])
         limit_mw, requested_mw = int(rows["limit_mw"][-1]), int(rows["requested_mw"][-1])
         if ABSENT < limit_mw < requested_mw - AGREE_MW:
             self._ceiling_mw = limit_mw
@@ -240,13 +240,20 @@ class Timeline:
         last = self._limit_mw[-1] if self._limit_mw else None
         if (in_force == last).all():
             return
+        seen_ns = np.append(received_ns, rows["t_hi_ns"][:-1])
         for index in np.flatnonzero(np.diff(in_force, prepend=-2 if last is None else last)):
-            self._limit_lo_ns.append(int(rows["t_lo_ns"][index]))
-            self._limit_hi_ns.append(int(rows["t_hi_ns"][index]))
-            self._limit_mw.append(int(in_force[index]))
+            if rows["seen"][index] == Seen.FIRST and self._limit_mw:  # nobody saw when it changed
+                self._limit_changed(int(seen_ns[index]), int(seen_ns[index]), ABSENT)
+            lo_ns, hi_ns = int(rows["t_lo_ns"][index]), int(rows["t_hi_ns"][index])
+            self._limit_changed(lo_ns, hi_ns, int(in_force[index]))
         if len(self._limit_mw) > MAX_LIMITS:
             for column in (self._limit_lo_ns, self._limit_hi_ns, self._limit_mw):
                 del column[: MAX_LIMITS // 2]
+
+    def _limit_changed(self, lo_ns: int, hi_ns: int, limit_mw: int) -> None:
+        self._limit_lo_ns.append(lo_ns)
+        self._limit_hi_ns.append(hi_ns)
+        self._limit_mw.append(limit_mw)
 
     # ---- what is known ---------------------------------------------------------------------------------
 
@@ -386,12 +393,16 @@ class Timeline:
 
     def limits_mw(self, begin_ns: Sequence[int], end_ns: Sequence[int]) -> list[int | None]:
         """Return the limit in force all through each interval; None where it changed or is not known."""
+        levels = self.limits_or_absent(begin_ns, end_ns)
+        return [None if level == ABSENT else level for level in levels]
+
+    def limits_or_absent(self, begin_ns: Sequence[int], end_ns: Sequence[int]) -> list[int | None]:
+        """Return the same; ABSENT where nobody saw the GPU while its limit changed."""
         self._read()
         before = np.searchsorted(self._limit_hi_ns, begin_ns, side="right").tolist()
         until = np.searchsorted(self._limit_lo_ns, end_ns, side="right").tolist()
         return [
-            self._limit_mw[a - 1] if a == b and a > 0 and self._limit_mw[a - 1] != ABSENT else None
-            for a, b in zip(before, until, strict=True)
+            self._limit_mw[a - 1] if a == b and a > 0 else None for a, b in zip(before, until, strict=True)
         ]
 
     def temperature_c(self, begin_ns: int, end_ns: int) -> float | None:

@@ -2,6 +2,7 @@ import tracemalloc
 from itertools import product
 from math import inf
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from analyzers.measurement.sensors import Gain
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.memory import Memory
+from analyzers.results.readings import READING
 from analyzers.results.result import ApplyControl, GiveAnswer, RestoreControl
 from analyzers.results.rows import (
     CommandRow,
@@ -52,7 +54,7 @@ from zeus_stream.protocol.notes import (
     Notes,
     SessionEnded,
 )
-from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.readings import Readings, Seen
 
 S = 1_000_000_000
 ONE = "simulated:v100x1"
@@ -298,6 +300,41 @@ def test_a_collector_that_was_away_from_a_run_is_a_gap_that_says_what_it_means(*
     for gap in gaps:
         assert gap.t_ns == pytest.approx(started_ns - 35 * S, abs=S)
         assert gap.reason.startswith("no collector ran for 35 s: the power limits found were in force")
+
+
+def test_steps_without_a_collector_have_their_energy_and_no_limit() -> None:
+    """A killed collector gives the limit back: steps stood at the limit before, and were said to save."""
+    plan = replace(QUICK, profiling_share=0.0)
+    made = world(Training("imagenet", 0.037, 600, noise=0.02), plan, "simulated:a40x1")
+    host, (name,) = made.hosts[0], made.hosts[0].gpus
+    begin_ns, end_ns = START_NS + 9 * S, START_NS + 14 * S
+    made.at(begin_ns, lambda: host.set_limit(name, 300_000))
+    made.run()
+    again, rows, waiting = Interpreter(plan), list[WindowRow](), list[tuple[Frame, Body]]()
+    for frame, body in made.frames:
+        if begin_ns < frame.t_ns < end_ns:  # its readings are lost, and events wait for the next collector
+            if not isinstance(body, Readings):
+                waiting.append((replace(frame, t_ns=end_ns + S), body))
+            continue
+        kept = [(frame, body)]
+        if isinstance(body, Readings) and frame.t_ns >= end_ns and waiting:
+            read = np.frombuffer(body.rows, READING).copy()
+            read = read[read["t_hi_ns"] > end_ns]
+            if not len(read):
+                continue
+            read["seen"][0] = Seen.FIRST
+            kept, waiting = [*waiting, (frame, replace(body, rows=read.tobytes()))], []
+        for each in kept:
+            rows += [row for row in outputs_of(again, *each) if isinstance(row, WindowRow)]
+    limits = {
+        row.power_limit_w for row in rows if row.kind == "step" and begin_ns < row.begin_ns < end_ns - S
+    }
+    assert limits == {None}
+    (run,) = [row for row in rows if row.kind == "run"]
+    true_j = host.gpus[name].device.energy_mj(run.begin_ns, run.end_ns) / 1000
+    assert run.energy_p2_5_j is not None
+    assert run.energy_p97_5_j is not None
+    assert run.energy_p2_5_j < true_j < run.energy_p97_5_j
 
 
 def test_a_host_that_was_restarted_has_lost_its_runs_and_its_clock() -> None:
