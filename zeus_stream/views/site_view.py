@@ -166,6 +166,10 @@ class PowerView(Struct, frozen=True, kw_only=True):
         return Quantity(sum(self.saved_w) * self.bucket_s, "J")
 
 
+HELD_S = 10
+"""A GPU that rests is read every 5 s, and keeps its limit. That of one not read for longer is not known."""
+
+
 def power_of_rows(
     rows: Iterable[Mapping[str, Any]], runs: Iterable[Mapping[str, Any]], begin_ns: int, bucket_s: float,
     buckets: int, savings: Mapping[str, Saving], saved_j: Mapping[int, float],
@@ -179,7 +183,7 @@ def power_of_rows(
     jobs = {run["run"]: run["job"] for run in runs}
     watts = {name: [0.0] * buckets for name in (*jobs, "")}
     limit_w: list[float | None] = [0.0] * buckets
-    last_w: dict[str, float | None] = {}
+    last_w: dict[str, tuple[float, float | None]] = {}
     added: set[tuple[str, int]] = set()
     lasted_s: dict[str, dict[str, float]] = {name: {} for name in watts}
     for row in sorted(rows, key=itemgetter("bucket")):
@@ -192,8 +196,10 @@ def power_of_rows(
         if (gpu, at) in added:  # two runs were on it
             continue
         added.add((gpu, at))
-        # A GPU that rests is read rarely.
-        last_w[gpu] = known_w = last_w.get(gpu) if row["limit_w"] is None else row["limit_w"]
+        read, known_w = last_w.get(gpu, (at, None)) if row["limit_w"] is None else (at, row["limit_w"])
+        if (at - read) * bucket_s > HELD_S + bucket_s:
+            known_w = None
+        last_w[gpu] = read, known_w
         before = limit_w[at]
         limit_w[at] = None if before is None or known_w is None else before + known_w
     layers = [

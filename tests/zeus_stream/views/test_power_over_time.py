@@ -65,6 +65,12 @@ def test_a_gpu_that_rests_and_is_read_rarely_keeps_its_limit() -> None:
     assert power_of_rows(rows, [], 0, 2.0, 2, {}, {}).limit_w == (500.0, 450.0)
 
 
+def test_of_a_gpu_that_nobody_reads_the_limit_is_not_known() -> None:
+    """It may have been given back: the chart had the one before for as long as no collector ran."""
+    rows = [part("A", at, 68.0, None if at else 250.0) for at in range(9)]
+    assert power_of_rows(rows, [], 0, 2.0, 9, {}, {}).limit_w == (*[250.0] * 7, None, None)
+
+
 def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
     def trial(limit_w: float, step_j: float, *, number: int = 2, confirms: bool = False) -> dict[str, Any]:
         return {

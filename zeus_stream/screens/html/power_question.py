@@ -13,6 +13,7 @@ from msgspec import Struct
 from zeus_stream.quoting import quoted, quoted_list
 from zeus_stream.screens.html.questions import Asking, PageGpu, Rows
 from zeus_stream.screens.svg.run_charts import PowerPoint
+from zeus_stream.views.site_view import HELD_S
 
 MAX_PX = 4000
 """Largest number of buckets."""
@@ -87,7 +88,8 @@ WITH taken AS (
     FROM taken WHERE read_ns >= {begin_ns} AND read_ns < {end_ns} GROUP BY ALL
 ), known AS (  -- a GPU at rest is read rarely, and keeps its limit
     SELECT * REPLACE (coalesce(limit_w, CASE WHEN mean_w IS NOT NULL
-        THEN last_value(limit_w IGNORE NULLS) OVER (PARTITION BY gpu ORDER BY bucket) END) AS limit_w)
+        THEN last_value(limit_w IGNORE NULLS) OVER (PARTITION BY gpu ORDER BY bucket
+            ROWS BETWEEN {held} PRECEDING AND CURRENT ROW) END) AS limit_w)
     FROM grid LEFT JOIN means USING (gpu, bucket) LEFT JOIN sensed USING (gpu, bucket)
 )
 SELECT bucket, count(mean_w) AS counted,
@@ -148,6 +150,7 @@ def find_power(gpus: Sequence[PageGpu], begin_wall_ns: int, end_wall_ns: int, px
                 for log, _, first, last in spans
             ),
             begin_ns=begin_wall_ns, end_ns=end_wall_ns, width_ns=width_ns, buckets=buckets,
+            held=ceil(HELD_S * S / width_ns),
         )  # fmt: skip
     counted = any(row["counted"] for row in rows)
     points = tuple(
