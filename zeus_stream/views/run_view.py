@@ -25,6 +25,7 @@ from zeus_stream.views.waste import WastePart, waste_parts
 Row = Mapping[str, Any]
 ENDED = "the run has ended"
 NO_COUNTER, NO_GPU = "a GPU has no energy counter", "the run uses no GPU"
+PIPELINE = "no power limit is searched for: the clocks of a pipeline are planned"
 STOPPED = ("ended by SIGINT", "ended by SIGTERM", "ended by SIGHUP", "KeyboardInterrupt")
 """A run that ended so was stopped by somebody: it did not fail."""
 
@@ -167,7 +168,7 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
         forecast=forecast,
         undecided=_unset(run.search.reason)
         if run.search is not None and run.search.phase == "observing"
-        else "",
+        else ("" if run.pipeline is None else PIPELINE),
         trials=() if run.search is None else [as_stated(each, saving) for each in trials_of(run.search)],
         best_within_percent=None if run.search is None else run.search.best_excess_p95_percent,
         searched=None if run.search is None else measuring_words(run.search),

@@ -120,7 +120,9 @@ def test_the_phase_of_the_search_is_in_words() -> None:
         run = a_run(search=a_search(phase=phase))
         assert words in page(view(replace(SNAPSHOT, runs=(run,)), History(), 80))
     run = a_run(search=None, pipeline="profiling")
-    assert "profiling clocks" in page(view(replace(SNAPSHOT, runs=(run,)), History(), 120))
+    shown = page(view(replace(SNAPSHOT, runs=(run,)), History(), 120))
+    assert "profiling clocks" in shown
+    assert "No power limit is searched for: the clocks of a pipeline" in " ".join(shown.split())
 
 
 def test_clock_and_memory_are_shown_where_the_column_of_runs_keeps_its_room() -> None:

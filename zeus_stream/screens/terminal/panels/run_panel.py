@@ -16,7 +16,7 @@ from zeus_stream.screens.terminal.panels.columns import (
     wrapped,
 )
 from zeus_stream.views.quantity import ABSENT, counted, three_digits
-from zeus_stream.views.run_view import RunView
+from zeus_stream.views.run_view import RunView, sentence
 from zeus_stream.views.search import TrialView, trial_table
 from zeus_stream.views.site_view import SiteView
 
@@ -82,7 +82,7 @@ def search_panel(run: RunView | None, width: int) -> Panel:
 def search_lines(run: RunView, trials: Sequence[TrialView], width: int) -> list[Line]:
     """Return the limits that were measured, by round, and what became of the search."""
     if run.searched is None and not trials:
-        words = SEARCH_ENDED if run.ended else UNSEARCHED
+        words = SEARCH_ENDED if run.ended else sentence(run.undecided) if run.undecided else UNSEARCHED
         return [(StyledText(part, "dim"),) for part in wrapped(words, width)]
     lines = trial_lines(trials, width)
     if run.searched:
