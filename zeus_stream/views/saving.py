@@ -17,6 +17,12 @@ from zeus_stream.protocol.snapshots import SearchNow, StretchNow
 from zeus_stream.views.quantity import Quantity, bounds, counted, percent, thousandth, with_bounds
 
 TOO_FEW = "too few steps were measured at these limits"
+UNKNOWN: Mapping[str, Any] = {
+    "energy_saved_percent": None, "energy_saved_low_percent": None, "energy_saved_high_percent": None,
+    "time_added_percent": None, "time_added_low_percent": None, "time_added_high_percent": None,
+    "saved_j": None, "would_save_j": None, "stretches": None, "absent": "the limit found was not measured",
+}  # fmt: skip
+"""The saving of a limit that nothing above it is known of."""
 SAME_W = 0.5
 """Limits that differ by less are the same."""
 
@@ -141,17 +147,19 @@ def saving_of_row(row: Mapping[str, Any] | None, trials: Sequence[Mapping[str, A
     if row is None or row["power_limit_w"] is None:
         return None
     clock_mhz, found_mhz = row.get("clock_mhz"), row.get("default_clock_mhz")
+    found = found_name(row["default_limit_w"], found_mhz)
     kept = _is_kept(row["power_limit_w"], row["default_limit_w"], clock_mhz, found_mhz)
+    if not kept and row["energy_saved_percent"] == 0:  # it was compared with itself
+        row = {**row, **UNKNOWN}
     energies = {each["power_limit_w"]: each["step_j"] for each in trials}
+    highest_w, own = max(energies, default=0.0), "run" in row and row.get("trials_run") == row["run"]
+    if own and highest_w and row["default_limit_w"] and highest_w <= row["default_limit_w"] - SAME_W:
+        found = f"{level_name(highest_w, clock_mhz)}, the highest limit measured"
     applied = bool(row["applied"])
     saved_j = row["saved_j" if applied else "would_save_j"]
     if kept and not saved_j:
         saved_j = 0.0
     stretches = row.get("stretches") or [{**row, "saved_j": saved_j, "measured_by": "", "changed": False}]
-    highest_w = max(energies, default=0.0) if row.get("trials_run") == row.get("run") else 0.0
-    found = found_name(row["default_limit_w"], found_mhz)
-    if highest_w and row["default_limit_w"] and highest_w <= row["default_limit_w"] - SAME_W:
-        found = f"{level_name(highest_w, clock_mhz)}, the highest limit measured"
     return Saving(
         level=level_name(row["power_limit_w"], clock_mhz),
         found=found,

@@ -206,3 +206,7 @@ def test_a_saving_is_compared_with_the_highest_limit_that_could_be_measured() ->
         "no measurable energy (95 %: -1 to 9) for 2.0 % more time (95 %: 1.0 to 3.0),"
         " compared with 250 W, the highest limit measured"
     )
+    alone = saving_of_row({**row, "energy_saved_percent": 0.0, "saved_j": 0.0})
+    assert alone is not None
+    assert (alone.energy.known, alone.saved.known) == (None, None), "nothing above it is known: not 0 %"
+    assert alone.energy.absent == "the limit found was not measured"

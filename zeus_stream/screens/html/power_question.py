@@ -38,6 +38,7 @@ class Power(Struct, frozen=True, kw_only=True):
     """Area of the means; None: part of the range has no counter."""
     counted: bool
     """False: no counter; the means are those of the power sensor."""
+    gpus: int
 
 
 _CLOCKS = """
@@ -164,7 +165,7 @@ def find_power(gpus: Sequence[PageGpu], begin_wall_ns: int, end_wall_ns: int, px
     means = [point.mean_w for point in points if point.mean_w is not None]
     whole = counted and points and len(means) == len(points)
     return Power(
-        begin_wall_ns=begin_wall_ns, bucket_s=width_ns / S, points=points, counted=counted,
+        begin_wall_ns=begin_wall_ns, bucket_s=width_ns / S, points=points, counted=counted, gpus=len(gpus),
         energy_j=sum(means) * width_ns / S if whole else None,
     )  # fmt: skip
 
@@ -193,7 +194,7 @@ def _find_minutes(gpus: Sequence[PageGpu], begin_wall_ns: int, end_wall_ns: int,
     energies = [row["energy_j"] for row in known.values()]
     whole = bool(points) and len(energies) == len(points) and None not in energies
     return Power(
-        begin_wall_ns=begin_ns, bucket_s=width_ns / S, points=points, counted=True,
+        begin_wall_ns=begin_ns, bucket_s=width_ns / S, points=points, counted=True, gpus=len(gpus),
         energy_j=sum(energies) if whole else None,
     )  # fmt: skip
 

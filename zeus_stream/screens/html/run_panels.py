@@ -184,7 +184,8 @@ def power_text(power: Power) -> str:
     )
     limits = [point.limit_w for point in power.points if point.limit_w is not None]
     area = f" The area is {joules(power.energy_j)}." if power.energy_j is not None else ""
-    under = f" The power limit was {_span(limits)}." if limits else ""
+    which = "The power limit was" if power.gpus == 1 else f"The limits of all {power.gpus} GPUs were"
+    under = f" {which} {_span(limits)}." if limits else ""
     return f"Power was {_span(means)}, means of {power.bucket_s:.3g} s {source}.{area}{under}"
 
 

@@ -334,7 +334,7 @@ def saving_facts(saving: Saving) -> list[tuple[str, str]]:
     """Return the decision of a run and its saving: names and texts."""
     facts = [("chosen", f"{saving.level}{'' if saving.applied else ', not set'}: {saving.reason}")]
     if saving.energy.known is None or saving.time.known is None:
-        return facts
+        return [*facts, ("saves", f"not known: {saving.energy.absent}")]
     facts.append(("saves" if saving.applied else "would save", saving.effect))
     if saving.energy.interval is None and not saving.kept:
         facts.append(("warning", f"the interval is not known: {saving.energy.absent}"))
