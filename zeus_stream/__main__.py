@@ -1,7 +1,9 @@
 """``python -m zeus_stream`` and ``zeus-stream``: the command line."""
 
+import os
 import signal
 import sys
+import threading
 from typing import NoReturn
 
 from zeus_stream.service_packages import (
@@ -13,6 +15,9 @@ from zeus_stream.service_packages import (
     import_services_first,
     install_command,
 )
+
+AGAIN_S = 0.01
+"""After which a Ctrl-C comes again that Python has dropped."""
 
 
 def main() -> None:
@@ -27,6 +32,7 @@ def main() -> None:
 
     if starting:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = repeat_interrupt
     try:
         run(prog_name="zeus-stream")
     except ModuleNotFoundError as wrong:
@@ -36,6 +42,17 @@ def main() -> None:
     finally:
         if starting:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # the same while Python ends
+
+
+def repeat_interrupt(dropped: "sys.UnraisableHookArgs") -> None:
+    """Send a Ctrl-C again that came where Python drops an exception, as in a callback of its imports.
+
+    It would be without effect, and Python would print a traceback. Other exceptions are printed as usual.
+    """
+    if isinstance(dropped.exc_value, KeyboardInterrupt):
+        threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def _fail(*absent: str) -> NoReturn:

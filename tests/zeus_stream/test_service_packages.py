@@ -41,3 +41,26 @@ def test_a_command_looks_for_cycles_of_objects_seldom(monkeypatch: pytest.Monkey
         assert gc.get_threshold() == COLLECT_AFTER
     finally:
         gc.set_threshold(*before)
+
+
+DROPPED = """
+import sys, time, weakref
+from zeus_stream import __main__
+sys.unraisablehook = __main__.repeat_interrupt
+def interrupted(_):
+    raise KeyboardInterrupt
+class Imported: pass
+module = Imported()
+callback = weakref.ref(module, interrupted)
+try:
+    del module
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_ctrl_c_that_python_drops_in_a_callback_of_an_import_comes_again() -> None:
+    """`zeus-stream top` went on, and Python printed a traceback."""
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, check=True, text=True)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
