@@ -462,7 +462,7 @@ def writer(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_process_killed_in_the_middle_loses_nothing_it_had_stored(path: Path) -> None:
     stored = 0
-    for kill in range(3):
+    for kill in range(2):
         with writer(path) as process:
             assert process.stdout is not None
             while stored < 20 * (kill + 1):
@@ -581,10 +581,10 @@ def test_a_checkpoint_has_duckdb_forget_what_it_has_freed_and_keep_its_limit(arc
     [before] = connection.execute(limit).fetchall()
     archive.flush()
     least = allocated_bytes()
-    for _ in range(2500):  # each frees three buffers
+    for _ in range(1250):  # each frees three buffers
         connection.execute("FROM range(3) AS a(x) JOIN range(3) AS b(x) USING (x)").fetchall()
     grown = allocated_bytes() - least
     archive.flush()
-    assert grown > 1_000_000
+    assert grown > 500_000
     assert allocated_bytes() - least < grown / 4
     assert connection.execute(limit).fetchall() == [before]
