@@ -13,20 +13,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeVar
 
+from analyzers.lake import catalog
+from analyzers.leases.site_leases import SiteLeases
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres
 from zeus_stream import connect
 from zeus_stream.errors import UnreachableError
+from zeus_stream.settings import Settings
 
 T = TypeVar("T")
-Archiver: TypeAlias = "subprocess.Popen[bytes]"
+SITE = "demo"
 HOSTS = ("north", "east", "south")
 SHARDS = 2
+SEARCH = ("--search", "exhaustive", "--stride-w", "75", "--profile-steps", "20", "--warmup-steps", "2")
+"""Four power limits with few steps each: the demo takes a minute."""
 WAIT_S = 600.0
 BY_HOST = """
 SELECT host, count(*) AS gpus, sum(energy_j) AS energy_j, sum(power_w) AS power_w
@@ -71,22 +76,6 @@ def show(what: str, *arguments: str) -> None:
     subprocess.run(zeus_stream(*arguments), check=True)  # noqa: S603  (our own commands)
 
 
-def output(*arguments: str) -> str:
-    """Return the output of a command; "" if nobody answers yet."""
-    command = zeus_stream(*arguments)
-    return subprocess.run(command, check=False, capture_output=True, text=True).stdout  # noqa: S603  (our own)
-
-
-def answer(*arguments: str) -> str:
-    """Return the answer of a query as CSV without its head."""
-    return "".join(output(*arguments, "--format", "csv").splitlines(keepends=True)[1:])
-
-
-def holding(archivers: Iterable[Archiver], parts: str) -> list[Archiver]:
-    """Return the archivers that hold parts. ``parts``: as `status --whole-site --json` lists them."""
-    return [each for each in archivers if f'/{each.pid}"' in parts]
-
-
 def wait_for(condition: Callable[[], T]) -> T:
     """Wait until a condition holds, and return it. Raises TimeoutError."""
     asked_s = time.monotonic()
@@ -94,7 +83,7 @@ def wait_for(condition: Callable[[], T]) -> T:
     while not (held := condition()):
         if time.monotonic() > deadline_s:
             raise TimeoutError("demo-cluster: could not go on: this machine is too busy. Run it again.")
-        time.sleep(max(2, 5 * (time.monotonic() - asked_s)))  # what is asked needs the processor as well
+        time.sleep(max(0.5, 5 * (time.monotonic() - asked_s)))  # what is asked needs the processor as well
         asked_s = time.monotonic()
     return held
 
@@ -136,7 +125,8 @@ class Cluster:
         print("Starts PostgreSQL and NATS.", flush=True)
         self.dsn = os.environ["ZEUS_STREAM_DATABASE"] = running.enter_context(postgres()).make("lake")
         print(f'\n$ export ZEUS_STREAM_DATABASE="{self.dsn}"', flush=True)
-        self.feed = ("--broker", running.enter_context(nats()).url, "--site", "demo")
+        self.feed = ("--broker", running.enter_context(nats()).url, "--site", SITE)
+        self.archivers: list[subprocess.Popen[bytes]] = []
         self.analyzers: list[tuple[subprocess.Popen[bytes], Path]] = []
 
     def start(self, *arguments: str, where: Path | None = None) -> subprocess.Popen[bytes]:
@@ -146,11 +136,32 @@ class Cluster:
         """Return a directory of a process."""
         return self._running.enter_context(short_directory())
 
+    def answer(self, query: str) -> list[tuple[Any, ...]]:
+        """Return rows of the lake."""
+        lake = catalog.attach(self.dsn, Settings(), read_only=True)
+        try:
+            return lake.execute(query).fetchall()
+        finally:
+            lake.close()
+
+    def archiving(self) -> list[subprocess.Popen[bytes]]:
+        """Return the archivers that hold parts of the site."""
+        leases = SiteLeases(self.dsn, SITE, "demo")
+        try:
+            holders = {int(held.holder.rpartition("/")[2]) for held in leases.states() if held.left_s > 0}
+        finally:
+            leases.close()
+        return [each for each in self.archivers if each.pid in holders]
+
+    def archive(self) -> None:
+        """Start an archiver."""
+        self.archivers.append(self.start("-m", "zeus_stream", "archive", *self.feed))
+
     def analyze(self) -> None:
         """Start an analyzer."""
         where = self.directory()
         service = ("-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--database", self.dsn)
-        self.analyzers.append((self.start(*service, *self.feed, where=where), where))
+        self.analyzers.append((self.start(*service, *SEARCH, *self.feed, where=where), where))
 
     def searching(self) -> subprocess.Popen[bytes] | None:
         """Return an analyzer that has commanded a limit."""
@@ -173,9 +184,10 @@ def main(gpus: int = 16) -> None:
         for host, where in hosts.items():
             cluster.start("-m", "zeus_stream", "collect", "--host", host, "--device", f"simulated:a40x{gpus}",
                           "--cpu", "off", *feed, where=where)  # fmt: skip
-        archivers = [cluster.start("-m", "zeus_stream", "archive", *feed) for _ in range(2)]
+        for _ in range(2):
+            cluster.archive()
         print(f"\n{len(HOSTS)} collectors with {gpus} GPUs each, and 2 archivers, are running.", flush=True)
-        wait_for(lambda: int(answer("lake", "sql", COUNT) or 0) >= len(HOSTS))
+        wait_for(lambda: cluster.answer(COUNT) == [(len(HOSTS),)])
 
         for _ in range(2):
             cluster.analyze()
@@ -187,11 +199,10 @@ def main(gpus: int = 16) -> None:
         show("Who archives and who decides:", *site)
         print("\nKills an analyzer while it searches, and an archiver. The others take over.", flush=True)
         searching.kill()
-        wait_for(lambda: holding(archivers, output(*site, "--json")))[0].kill()
-        decided = ("lake", "sql", DECISIONS)
-        wait_for(lambda: len(answer(*decided).splitlines()) >= len(HOSTS))
+        wait_for(cluster.archiving)[0].kill()
+        wait_for(lambda: len(cluster.answer(DECISIONS)) >= len(HOSTS))
         show("Who archives and who decides now:", *site)
-        show("Decisions of all analyzers, before and after the take-over:", *decided)
+        show("Decisions of all analyzers, before and after the take-over:", "lake", "sql", DECISIONS)
         show("Steps, each once:", "lake", "sql", STEPS)
         show("Energy by host:", "lake", "sql", BY_HOST)
         show("Each reading once:", "lake", "sql", ONCE)

@@ -21,18 +21,15 @@ from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings, read_back
 
 SETTINGS = Settings(memory_mb=128)
-STORES: dict[str, Callable[[Path, Settings], Store]] = {
-    "a file of this process": DuckdbFile.open,
-    "a file of a process of its own": StoreClient.open,
-}
-
 Open = Callable[[], Store]
 
 
-IN_A_PROCESS = pytest.param("a file of a process of its own", marks=pytest.mark.sweep)
-
-
-@pytest.fixture(params=["a file of this process", IN_A_PROCESS])
+@pytest.fixture(
+    params=[
+        pytest.param(DuckdbFile.open, id="DuckdbFile"),
+        pytest.param(StoreClient.open, id="StoreClient", marks=pytest.mark.sweep),
+    ]
+)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """What opens the store, again and again; whatever is open at the end is closed."""
     stores: list[Store] = []
@@ -40,7 +37,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     def open_store() -> Store:
         if stores:
             stores.pop().close()
-        stores.append(STORES[request.param](archive_at(tmp_path / "energy.duckdb"), SETTINGS))
+        stores.append(request.param(archive_at(tmp_path / "energy.duckdb"), SETTINGS))
         return stores[-1]
 
     yield open_store

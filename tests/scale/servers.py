@@ -177,7 +177,7 @@ class Postgres(Server):
 
     def _command(self) -> list[str]:
         return [str(self._binaries / "postgres"), "-D", "data", "-k", str(self._directory), "-c",
-                "listen_addresses=", "-c", "max_connections=50", "-c", "shared_buffers=16MB"]  # fmt: skip
+                "listen_addresses=", "-c", "max_connections=50", "-c", "shared_buffers=16MB", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "autovacuum=off"]  # fmt: skip
 
     def _answers(self) -> bool:
         if self.process.poll() is not None:

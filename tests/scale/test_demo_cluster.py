@@ -62,7 +62,6 @@ def test_the_example_of_a_site_has_each_step_and_each_reading_once(tmp_path: Pat
     ("begun", "interrupt"),
     [
         pytest.param("collect", lambda pid: os.killpg(pid, signal.SIGINT), id="as a terminal does"),
-        pytest.param("archive", lambda pid: os.kill(pid, signal.SIGINT), id="alone"),
         pytest.param("archive", lambda pid: os.kill(pid, signal.SIGTERM), id="alone, by its end"),
     ],
 )
