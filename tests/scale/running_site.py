@@ -5,12 +5,14 @@ import sqlite3
 import subprocess
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.directories import short_directory
 from tests.scale.servers import Nats, spawn
 from zeus_stream.broker.batches import PARTS
+from zeus_stream.protocol import codec
 
+T = TypeVar("T")
 SITE, HOST = "site", "alpha"
 
 
@@ -23,6 +25,7 @@ class RunningSite:
         self.host = processes.enter_context(short_directory())
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.where: dict[str, Path] = {}
+        self._logged: dict[str, list[Any]] = {}
 
     def start(self, name: str, where: Path, *arguments: str, **environ: str) -> None:
         """Start a process of Python, again after a kill."""
@@ -56,7 +59,11 @@ class RunningSite:
         """Return what a process has printed."""
         return (self.where[name] / f"{name}.txt").read_text()
 
-    def logged(self, sql: str) -> list[tuple[Any, ...]]:
-        """Return rows of the host's log."""
+    def logged(self, topic: str, kind: type[T]) -> list[tuple[int, T]]:
+        """Return offset and content of what the host has logged under a topic. Each is decoded once."""
+        known = self._logged.setdefault(topic, [])
+        fresh = """SELECT "offset", body FROM frames WHERE topic LIKE ? ORDER BY "offset" LIMIT -1 OFFSET ?"""
         with closing(sqlite3.connect(f"file:{self.host / 'log.sqlite'}?mode=ro", uri=True)) as database:
-            return database.execute(sql).fetchall()
+            rows = database.execute(fresh, (f"{topic}/%", len(known)))
+            known += [(offset, codec.decode(body, kind)) for offset, body in rows]
+        return known

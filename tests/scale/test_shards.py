@@ -3,8 +3,6 @@
 import gc
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,10 +20,10 @@ from tests.scale.running_site import SITE, RunningSite
 from tests.scale.servers import Nats, Postgres, nats
 from tests.scale.test_lake import ask
 from tests.waiting import until
+from zeus_stream import connect
 from zeus_stream.broker.site_settings import SiteSettings
-from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.errors import RefusedError, StorageError, UnreachableError
 from zeus_stream.paths import places
-from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import RunEnded, StepBoundary
 from zeus_stream.protocol.fields import Unknown, shard_of
 from zeus_stream.protocol.frames import Events
@@ -243,26 +241,24 @@ class ShardedSite(RunningSite):
 
     def noted(self) -> list[Note | Unknown]:
         """Return the notes that the host has logged, in order."""
-        bodies = self.logged("SELECT body FROM frames WHERE topic LIKE 'notes/%' ORDER BY \"offset\"")
-        return [note for (body,) in bodies for note in codec.decode(body, Notes).notes]
+        return [note for _, each in self.logged("notes", Notes) for note in each.notes]
 
     def steps(self) -> tuple[set[int], bool]:
         """Return the steps whose ends the host has logged, and whether their session is over."""
-        bodies = self.logged("SELECT body FROM frames WHERE topic LIKE 'events/%'")
-        events = [event for (body,) in bodies for event in codec.decode(body, Events).events]
+        events = [event for _, each in self.logged("events", Events) for event in each.events]
         ended = {event.index - 1 for event in events if isinstance(event, StepBoundary) and event.ended_ns}
         return ended, any(isinstance(event, RunEnded) for event in events)
 
-    def ask(self, sql: str) -> str:
-        """Return the answer of the job's analyzer, as CSV without its head; "" if there is none."""
+    def decided_w(self) -> float | None:
+        """Return the limit that the job's analyzer has decided on."""
         if (holder := self.holder()) is None:
-            return ""
+            return None
         where = self.where[holder[0]] / f"shard-{shard_of(JOB, SHARDS)}"
-        done = subprocess.run(
-            [sys.executable, "-m", "zeus_stream", "sql", "--dir", str(where), "--format", "csv", sql],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return "".join(done.stdout.splitlines(keepends=True)[1:]).strip()
+        try:
+            decided = connect({"ZEUS_STREAM_DIR": str(where)}).sql("SELECT power_limit_w FROM decisions")
+        except UnreachableError:  # it has just taken the shard
+            return None
+        return decided["power_limit_w"][0].as_py() if decided.num_rows else None
 
 
 @pytest.mark.sweep
@@ -293,8 +289,7 @@ def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: st
         third = site.holder()
         assert third is not None
         assert third[0] == "c"
-        until(lambda: site.ask("SELECT power_limit_w FROM decisions"))
-        decided_w = float(site.ask("SELECT power_limit_w FROM decisions").splitlines()[0])
+        decided_w = until(site.decided_w)
         until(lambda: site.applied()[-1].value == decided_w * 1000)
 
         applied = site.applied()
@@ -313,7 +308,7 @@ def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: st
 
         site.running[second[0]].kill()  # the last analyzer
         known, _ = site.steps()
-        until(lambda: len(site.steps()[0]) > len(known) + 200)
+        until(lambda: len(site.steps()[0]) > len(known) + 50)
         site.running["training"].send_signal(signal.SIGINT)
         until(lambda: site.steps()[1])
         logged, _ = site.steps()
