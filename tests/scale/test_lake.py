@@ -58,6 +58,8 @@ def test_a_lake_is_made_once_and_one_of_another_version_is_refused(dsn: str, dat
     assert catalog.create(lake, str(data), SETTINGS)
     assert not catalog.create(lake, str(data), SETTINGS)
     connection = catalog.attach(lake, SETTINGS)
+    unsigned = connection.execute("SELECT current_setting('allow_unsigned_extensions')").fetchall()
+    assert unsigned == [(False,)], "nothing but the wheels' own is loaded without its signature"
     connection.execute("UPDATE meta SET schema_version = 99")
     connection.close()
     with pytest.raises(
