@@ -8,13 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.scale.servers import (
-    ObjectStore,
-    Postgres,
-    object_store,
-    postgres,
-    rclone_binary,
-)
+from tests.scale.servers import Nats, ObjectStore, Postgres, nats, object_store, postgres, rclone_binary
 from zeus_stream.settings import Settings
 
 NUMBERS = itertools.count()
@@ -61,6 +55,12 @@ def database(server: Postgres) -> str:
 def dsn(server: Postgres) -> str:
     need(missing_lake())
     return server.make(f"lake_{next(NUMBERS)}")
+
+
+@pytest.fixture
+def broker() -> Iterator[Nats]:
+    with nats() as running:
+        yield running
 
 
 @pytest.fixture

@@ -14,6 +14,15 @@ from zeus_stream.protocol import codec
 
 T = TypeVar("T")
 SITE, HOST = "site", "alpha"
+TRAINER = """
+import itertools, sys
+import zeus_stream
+job, gpu = sys.argv[1], int(sys.argv[2])
+with zeus_stream.Publisher(job=job, run=job, gpus=[gpu]) as publisher:
+    works = zeus_stream.simulated.attach("imagenet", gpus=[gpu])
+    for _ in publisher.steps(itertools.count()):
+        works.run(0.03)
+"""
 
 
 class RunningSite:
@@ -38,6 +47,10 @@ class RunningSite:
 
     def collect(self, device: str = "simulated:a40x1") -> None:
         self._serve("collector", self.host, "collect", "--host", HOST, "--cpu", "off", "--device", device)
+
+    def train(self, job: str, gpu: int = 0) -> None:
+        """Start a training that runs until it is stopped; it is called as its job."""
+        self.start(job, self.host, "-c", TRAINER, job, str(gpu))
 
     def archive(self, name: str = "archiver", parts: int = PARTS) -> None:
         where = self._processes.enter_context(short_directory())

@@ -1,7 +1,7 @@
 """The relay and the archiver with a real broker: killed at any time, nothing is lost or stored twice."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,11 @@ import anyio
 import psycopg
 import pytest
 
-from analyzers.lake import catalog
 from collectors.broker.relay import Relay
 from collectors.log.sqlite import SqliteLog
 from tests.scale.running_site import SITE, RunningSite
 from tests.scale.servers import Nats, Postgres, nats
+from tests.scale.test_lake import ask
 from tests.waiting import until
 from zeus_stream.broker import batches
 from zeus_stream.broker.jetstream import JetstreamClient
@@ -23,17 +23,10 @@ from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import boot_id
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.readings import READING_BYTES, Readings
-from zeus_stream.settings import Settings
 
 PATIENCE_S = 240.0
 CONNECTIONS = 6
 """Of an archiver of all parts to PostgreSQL, at most."""
-
-
-@pytest.fixture
-def broker() -> Iterator[Nats]:
-    with nats() as running:
-        yield running
 
 
 def append(log: SqliteLog, count: int) -> None:
@@ -175,11 +168,9 @@ def test_a_small_stream_that_fills_is_purged_up_to_what_is_archived_and_everythi
         anyio.run(overflow, site)
         until(lambda: site.stored() == frames, PATIENCE_S)
         site.stop("archiver")
-    connection = catalog.attach(lake, Settings(), read_only=True)
-    found = connection.execute('SELECT count(DISTINCT "offset"), sum(octet_length(body)) FROM frames')
-    assert found.fetchall() == [(frames, frames * frame_bytes)]
-    assert connection.execute("SELECT count(*) FROM gaps").fetchall() == [(0,)]
-    connection.close()
+    found = ask(lake, 'SELECT count(DISTINCT "offset"), sum(octet_length(body)) FROM frames')
+    assert found == [(frames, frames * frame_bytes)]
+    assert ask(lake, "SELECT count(*) FROM gaps") == [(0,)]
     log.close()
 
 
@@ -204,11 +195,8 @@ def test_a_site_gets_more_parts_while_it_runs(lake: str, broker: Nats, tmp_path:
         anyio.run(relayed, log, broker.url, many)
         until(lambda: site.stored() == 600, PATIENCE_S)
         site.stop("archiver-2")
-    connection = catalog.attach(lake, Settings(), read_only=True)
-    found = connection.execute('SELECT count(*), count(DISTINCT "offset") FROM readings').fetchall()
-    assert found == [(600, 600)]
-    assert connection.execute("SELECT count(*) FROM gaps").fetchall() == [(0,)]
-    connection.close()
+    assert ask(lake, 'SELECT count(*), count(DISTINCT "offset") FROM readings') == [(600, 600)]
+    assert ask(lake, "SELECT count(*) FROM gaps") == [(0,)]
     log.close()
 
 
@@ -246,11 +234,10 @@ def test_a_stream_full_of_what_is_no_batch_is_let_go_of(lake: str, broker: Nats)
 
 @pytest.mark.sweep
 def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
-    dsn: str, data: Path, broker: Nats, server: Postgres
+    lake: str, broker: Nats, server: Postgres
 ) -> None:
-    catalog.create(dsn, str(data), Settings())
     with ExitStack() as processes:
-        site = ArchivedSite(dsn, broker, processes)
+        site = ArchivedSite(lake, broker, processes)
         begin: dict[str, Callable[[], None]] = {
             "collector": partial(site.collect, "simulated:a40x2"),
             **{name: partial(site.archive, name) for name in ("archiver-1", "archiver-2")},
@@ -279,8 +266,5 @@ def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
         until(lambda: site.stored() > max(logged), PATIENCE_S)
         for name in ("archiver-1", "archiver-2"):
             site.stop(name)
-    connection = catalog.attach(dsn, Settings(), read_only=True)
-    stored = dict(connection.execute('SELECT "offset", count(*) FROM readings GROUP BY "offset"').fetchall())
-    assert stored == logged
-    assert connection.execute("SELECT count(*) FROM gaps").fetchall() == [(0,)]
-    connection.close()
+    assert dict(ask(lake, 'SELECT "offset", count(*) FROM readings GROUP BY "offset"')) == logged
+    assert ask(lake, "SELECT count(*) FROM gaps") == [(0,)]

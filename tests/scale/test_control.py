@@ -1,6 +1,6 @@
 """Commands and questions over a real broker: the same rules and refusals as over the control socket."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -28,12 +28,6 @@ from zeus_stream.transport.follower import follow
 
 pytestmark = pytest.mark.anyio
 SITE, HOST = "north", "alpha.example"
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Nats]:
-    with nats() as running:
-        yield running
 
 
 class BrokerClient(Client):

@@ -71,7 +71,7 @@ def test_a_lake_is_made_and_asked_from_an_environment_with_the_extra_alone(
     lake = {"ZEUS_STREAM_DATABASE": server.make("fresh"), "ZEUS_STREAM_DIR": str(tmp_path / "dir")}
 
     def run(*arguments: str) -> str:
-        command = [python, "-m", "zeus_stream", "lake", *arguments]
+        command = [str(python), "-m", "zeus_stream", "lake", *arguments]
         done = subprocess.run(
             command, env=clean | lake, cwd=tmp_path, capture_output=True, text=True, check=False
         )

@@ -68,14 +68,6 @@ def test_a_lake_is_made_once_and_one_of_another_version_is_refused(dsn: str, dat
         take(lake, "a")
 
 
-def ask_as_service(dsn: str) -> None:
-    connection = catalog.attach(dsn, SETTINGS)
-    try:
-        catalog.check(connection)
-    finally:
-        connection.close()
-
-
 def test_a_lake_of_an_earlier_version_is_migrated_whole_and_keeps_its_rows(
     lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +83,7 @@ def test_a_lake_of_an_earlier_version_is_migrated_whole_and_keeps_its_rows(
     with pytest.raises(
         StorageError, match=rf"version {version}, not {version + 1}\. Run `zeus-stream lake create`, which"
     ):
-        ask_as_service(lake)
+        LakeArchive(lake, SETTINGS, first.leases)
     with pytest.raises(StorageError, match=r"lake: could not be migrated"):
         catalog.create(lake, files_at, SETTINGS)
     columns = "SELECT count(*) FROM duckdb_columns() WHERE table_name = 'gaps' AND column_name = 'seen'"

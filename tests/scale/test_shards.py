@@ -17,7 +17,7 @@ from analyzers.leases.renewal import DECIDING, Renewal, length_s, valid_until_ns
 from analyzers.leases.site_leases import RememberedRow, SiteLeases, SiteShards
 from analyzers.shards.sharded_analyzer import LOOK_S, analyze_shards
 from tests.scale.running_site import SITE, RunningSite
-from tests.scale.servers import Nats, Postgres, nats
+from tests.scale.servers import Nats, Postgres
 from tests.scale.test_lake import ask
 from tests.waiting import until
 from zeus_stream import connect
@@ -32,14 +32,6 @@ from zeus_stream.settings import Settings
 
 JOB, SHARDS = "resnet", 2
 PATIENCE_S = 240.0
-TRAINER = """
-import itertools, sys
-import zeus_stream
-with zeus_stream.Publisher(job=sys.argv[1], run="r", gpus=[0]) as publisher:
-    works = zeus_stream.simulated.attach("imagenet", gpus=[0])
-    for _ in publisher.steps(itertools.count()):
-        works.run(0.03)
-"""
 MISSING = """
 SELECT count(*) FROM (SELECT DISTINCT "limit" FROM (
     SELECT power_limit_w AS "limit" FROM trials UNION ALL SELECT power_limit_w FROM decisions)
@@ -262,15 +254,15 @@ class ShardedSite(RunningSite):
 
 
 @pytest.mark.sweep
-def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: str) -> None:
+def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: str, broker: Nats) -> None:
     with ExitStack() as processes:
-        site = ShardedSite(lake, processes.enter_context(nats()), processes)
+        site = ShardedSite(lake, broker, processes)
         site.collect()
         site.archive()
         site.analyze("a", SHARDS)
         site.analyze("b", SHARDS)
         until(site.holder)
-        site.start("training", site.host, "-c", TRAINER, JOB)
+        site.train(JOB)
         until(lambda: len(site.applied()) >= 2)
         first = site.holder()
         assert first is not None
@@ -309,7 +301,7 @@ def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: st
         site.running[second[0]].kill()  # the last analyzer
         known, _ = site.steps()
         until(lambda: len(site.steps()[0]) > len(known) + 50)
-        site.running["training"].send_signal(signal.SIGINT)
+        site.running[JOB].send_signal(signal.SIGINT)
         until(lambda: site.steps()[1])
         logged, _ = site.steps()
         site.analyze("d", SHARDS)

@@ -13,7 +13,7 @@ from analyzers.leases.budget_grants import BudgetGrants, SiteGpu
 from analyzers.leases.site_leases import SiteLeases
 from analyzers.power_budget.grants import GpuUse, ShardUse
 from tests.scale.running_site import SITE
-from tests.scale.servers import Postgres, nats
+from tests.scale.servers import Nats, Postgres
 from tests.scale.test_shards import SHARDS, ShardedSite
 from tests.waiting import until
 from zeus_stream.protocol.fields import shard_of
@@ -33,15 +33,6 @@ ALL = Budget(
     end_ns=NOW_NS + 3600 * S,
     ramp_ns=S,
 )
-TRAINER = """
-import itertools, sys
-import zeus_stream
-gpu = int(sys.argv[2])
-with zeus_stream.Publisher(job=sys.argv[1], run=sys.argv[1], gpus=[gpu]) as publisher:
-    works = zeus_stream.simulated.attach("imagenet", gpus=[gpu])
-    for _ in publisher.steps(itertools.count()):
-        works.run(0.03)
-"""
 
 
 @pytest.fixture
@@ -92,7 +83,7 @@ class BudgetedSite(ShardedSite):
         """Start a job of a shard on a GPU. Return its name, under which it runs."""
         names = (f"job-{gpu}-{n}" for n in range(100))
         job = next(name for name in names if shard_of(name, SHARDS) == shard)
-        self.start(job, self.host, "-c", TRAINER, job, str(gpu))
+        self.train(job, gpu)
         return job
 
     def holders(self) -> list[int]:
@@ -138,11 +129,11 @@ class BudgetedSite(ShardedSite):
 
 @pytest.mark.sweep
 def test_the_budget_holds_when_an_analyzer_is_killed_and_a_gpu_changes_its_shard_without_postgresql(
-    server: Postgres, database: str
+    server: Postgres, database: str, broker: Nats
 ) -> None:
     """Without PostgreSQL a lease may end, and give back what was found: no command raises a limit then."""
     with ExitStack() as processes:
-        site = BudgetedSite(database, processes.enter_context(nats()), processes)
+        site = BudgetedSite(database, broker, processes)
         site.begin()
         site.train_on(0, 0)
         leaving = site.train_on(1, 1)

@@ -134,8 +134,3 @@ def test_no_view_no_catalog_and_no_error_of_a_lake_shows_its_password(
         with pytest.raises(StorageError, match="could not be opened") as wrong:
             open_source(QuerySource(SETTINGS, address, None))
         assert CANARY not in f"{wrong.value.args} {wrong.value.__cause__}"
-
-
-def test_a_source_that_is_not_there_is_one_sentence() -> None:
-    with pytest.raises(StorageError, match=r"could not be opened.*Check --database"):
-        open_source(QuerySource(SETTINGS, "host=/nowhere dbname=lake", None))
