@@ -378,7 +378,10 @@ class CounterKnowledge:
         lasting = self._lasting(float(likely[0] - likely[1:].max()))
         if self.kind is None or bool(best) != bool(was):
             sure = SURE if self._telling else SURER * SURE
-            told = apart > sure if best else apart > 2 * sure and lasting > SURE
+            # Steps at whose end the GPU rests speak for a boxcar by up to half a unit a refresh, true boxcars
+            # by 0.5 to 4 (clean and noisy, 50 and 130 ms, 20, 100, 20/10 and 100/25 ms). With 0 in place of
+            # 1/2, each counter that integrates was stated to be one, and with 1/3 one of six on a busy host.
+            told = apart > sure + self._compared / 2 if best else apart > 2 * sure and lasting > SURE
             told &= self._compared >= (2 * ENOUGH if best else ENOUGH)
         else:  # of another width
             # The more refreshes there are, the more what is assumed of edges speaks for a wrong width: by a

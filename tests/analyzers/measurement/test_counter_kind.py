@@ -124,6 +124,23 @@ def test_late_reads_of_a_busy_host_are_no_evidence(name: Name, step_ms: int, win
         assert kind in (None, "boxcar" if window_ms else "integrating"), seed
 
 
+@pytest.mark.parametrize(("period_ms", "suspect_ms"), [(20, 10), (100, 25)])
+def test_a_gpu_that_rests_at_the_end_of_each_step_is_not_taken_for_a_sensor_that_sees_a_part(
+    period_ms: int, suspect_ms: int
+) -> None:
+    """A script that waits for its GPU, then works on its CPU. Sums of steps on a GPU were 5 % off."""
+    made = load("clean", 50, 200, seed=1)
+    steps_ns = made.steps_ns.copy()
+    steps_ns[:-1, 1] = made.steps_ns[1:, 0] - 200_000
+    shape = EnergyFit()
+    shape.suspect(suspect_ms * MS)
+    rests = replace(made, steps_ns=steps_ns)
+    steps, meter = play(rests, counter(rests, period_ms * MS, seed=1), shape)
+    assert meter.shape.kind != "boxcar"
+    truth_j = sum(step.truth_j for step in steps)
+    assert sum(step.answer.energy_uj for step in steps) / 1e6 == pytest.approx(truth_j, rel=0.005)
+
+
 @pytest.mark.parametrize(
     ("wrong", "wrong_ms", "right", "right_ms"),
     [
