@@ -14,6 +14,7 @@ from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.lines import STYLES
 from zeus_stream.screens.terminal.panels.columns import FRAME, Looks
 from zeus_stream.screens.terminal.panels.gpu_panel import process_panel
+from zeus_stream.screens.terminal.panels.run_panel import run_panel, search_panel
 from zeus_stream.screens.terminal.view import view
 from zeus_stream.views.site_view import ServiceView, site_of_live
 
@@ -29,8 +30,10 @@ def print_once(snapshot: Snapshot, out: TextIO) -> None:
     shown = view(snapshot, history, console.width)
     for line in shown.head:
         console.print(_text(line), soft_wrap=True)
-    processes = process_panel(site_of_live(snapshot), console.width - FRAME, Looks())
-    for panel in (shown.gpus, processes, shown.runs, shown.search):
+    site, width = site_of_live(snapshot), console.width - FRAME
+    processes, runs = process_panel(site, width, Looks()), run_panel(site, site.runs, width)
+    search = search_panel(next(iter(site.runs), None), width)  # below each other, at any width
+    for panel in (shown.gpus, processes, runs, search):
         if not panel.lines:
             continue
         console.print()

@@ -14,7 +14,7 @@ from zeus_stream.protocol.notes import GpuProcess
 from zeus_stream.protocol.snapshots import GpuNow, HostNow, Phase, RunNow, Snapshot, State
 from zeus_stream.screens.terminal.figures import Line, bar, braille, sparkline
 from zeus_stream.screens.terminal.history import History
-from zeus_stream.screens.terminal.once import print_services
+from zeus_stream.screens.terminal.once import print_once, print_services
 from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel
 from zeus_stream.screens.terminal.panels.gpu_panel import process_panel
 from zeus_stream.screens.terminal.panels.run_panel import search_lines
@@ -167,6 +167,13 @@ def test_a_collector_alone_does_not_say_that_no_run_is_open() -> None:
     assert "No analyzer answers, and it knows the runs" in alone
     assert "No run is open" not in alone
     assert "0 open runs" not in alone
+
+
+def test_one_screen_as_text_has_all_columns_of_the_limits_measured() -> None:
+    """Half of them were left out, as if another panel stood beside."""
+    out = StringIO()
+    print_once(replace(SNAPSHOT, runs=(a_run(),)), out)
+    assert "J a step  ms a step  steps" in out.getvalue()
 
 
 def test_a_state_of_a_service_that_is_a_long_sentence_is_shown_whole() -> None:

@@ -89,7 +89,7 @@ async def test_every_page_is_whole_and_has_no_inline_script_or_style(app: ASGIAp
 
 async def test_the_run_page_shows_what_the_archive_knows(app: ASGIApp) -> None:
     text = (await page(app, "/runs/run-1")).text
-    assert "200 W saves 25.0 % of the energy for 25.0 % more time." in text or "200 W saves" in text
+    assert "200 W saves" in text
     assert "12,000 J" in text  # 40 s at 300 W
     assert "validation" in text
     assert "the publisher&#x27;s buffer was full" in text
@@ -296,10 +296,11 @@ def live(known: ArchiveSource, snapshot: Snapshot) -> ASGIApp:
     return build(site, WebSecurity(TOKEN, frozenset(LOOPBACK)))
 
 
-async def test_a_gpu_has_its_lease_its_counter_and_its_commands(app: ASGIApp) -> None:
+async def test_a_gpu_has_its_lease_its_counter_and_its_runs(app: ASGIApp) -> None:
     text = (await page(app, f"/gpus/{archives.A}")).text
     for words in ("lease", "limit found", "counter", "calibration", "Runs on it", "Commands"):
         assert words in text, words
+    assert "changes every -" not in text, "the period of a counter that is read anew is not known"
 
 
 async def test_few_steps_are_answered_one_by_one_and_many_not_at_all(app: ASGIApp) -> None:
