@@ -32,7 +32,7 @@ from zeus_stream.protocol.commands import (
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
 from zeus_stream.protocol.frames import encode_frame
-from zeus_stream.protocol.notes import ControlRefused
+from zeus_stream.protocol.notes import Cause, ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.protocol.snapshots import AskNow
@@ -186,8 +186,7 @@ class ControlServer:
             return
         match request:
             case SetControl() | ReleaseControl() if objection := self._guards.decided_elsewhere(request):
-                now_ns, command, gpu = monotonic_ns(), request.command, request.gpu
-                way.send(codec.encode(ControlRefused(now_ns, command, gpu, "owned", objection)))
+                way.send(codec.encode(self._refused(request, objection, "owned")))
                 if request.owner not in self._second and len(self._second) < MAX_SECOND:
                     self._second.add(request.owner)
                     _log.warning("analyzer %s: %s", request.owner, objection)
@@ -210,12 +209,12 @@ class ControlServer:
                 way.send(*self._answer(request, way))
 
     def _refused(
-        self, request: SetControl | SetPlan | ReleaseControl | RenewLeases, why: str
+        self, request: SetControl | SetPlan | ReleaseControl | RenewLeases, why: str, cause: Cause = "stale"
     ) -> Outcome | No:
-        """Return the refusal of a request that comes from an analyzer that was replaced."""
+        """Return the refusal of a request that is not for its analyzer to make."""
         if isinstance(request, RenewLeases):
             return No(why)
-        return ControlRefused(monotonic_ns(), request.command, request.gpu, "stale", why)
+        return ControlRefused(monotonic_ns(), request.command, request.gpu, cause, why)
 
     def _answer(self, request: Hello | Fetch | AskStatus | AskNow, way: Way) -> list[bytes]:
         match request:

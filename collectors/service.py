@@ -314,12 +314,10 @@ class CollectorService:
 
     # ---- status ----------------------------------------------------------------------------------------
 
-    def _watchdog_state(self) -> str:
-        if self._watchdog is None:
-            return "none is needed"
-        return self._watchdog.trouble or f"process {self._watchdog.pid}"
-
     def _status(self) -> list[Row]:
+        watchdog = "none is needed"
+        if self._watchdog is not None:
+            watchdog = self._watchdog.trouble or f"process {self._watchdog.pid}"
         extent = self._store.extent
         frames = extent.next_offset - extent.first_offset
         sessions = self._publish.sessions
@@ -327,7 +325,7 @@ class CollectorService:
             ("collector", "host", self._host),
             ("collector", "directory", str(self._where.run)),
             ("collector", "observes only", "yes" if self._settings.observe else "no"),
-            ("collector", "watchdog", self._watchdog_state()),
+            ("collector", "watchdog", watchdog),
             ("collector", "analyzer", "connected" if self._server.connected else "none"),
             ("collector", "own processor time", own_cost.words()),
             ("collector", "own energy", self._own_use.energy),

@@ -53,20 +53,11 @@ def _control_rows(
         rows = [(name, f"{_watts(watch.requested_mw)}, found {found}, enforced {enforced}")]
     elif control == "power_profile":
         asked, in_force = watch.profiles or (state.limits.last, None)
-        found, words_in_force = (
-            spell_profiles(state.limits.found),
-            "not known" if in_force is None else spell_profiles(in_force),
-        )
-        rows = [(name, f"{spell_profiles(asked)}, found {found}, enforced {words_in_force}")]
+        found, enforced = (_profiles(each) for each in (state.limits.found, in_force))
+        rows = [(name, f"{spell_profiles(asked)}, found {found}, enforced {enforced}")]
     else:
-        rows = [
-            (
-                name,
-                f"locked at {spell(control, state.limits.last)}"
-                if state.limits.changed
-                else "not locked by us",
-            )
-        ]
+        locked = f"locked at {spell(control, state.limits.last)}"
+        rows = [(name, locked if state.limits.changed else "not locked by us")]
     if guarding.rules.trouble is not None:
         rows.append((f"{which}restore record", guarding.rules.trouble))
     if state.lease is not None:
@@ -76,6 +67,10 @@ def _control_rows(
     if state.failures:
         rows.append((f"{which}failed restores", str(state.failures)))
     return rows
+
+
+def _profiles(bits: int | None) -> str:
+    return "not known" if bits is None else spell_profiles(bits)
 
 
 def _watts(limit_mw: int | None) -> str:

@@ -324,8 +324,6 @@ def restore(settings: Settings, *, dry_run: bool, default: bool) -> None:
 
     With --observe or --dry-run nothing is changed. The exit code is 1 if a limit or a clock of ours is left.
     """
-    from contextlib import closing
-
     from collectors.controls.restore import restore as restore_devices
     from collectors.devices.registry import open_bus
 
