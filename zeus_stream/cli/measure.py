@@ -268,5 +268,5 @@ def only_measuring(settings: Settings, where: Places) -> Settings:
 
 
 def _sql(own: ServicesOfCommand, settings: Settings, where: Places, watch: HostWindow) -> str:
-    ask = how_to_ask(own, settings, where)
+    ask = how_to_ask(own, settings, where, "sql")
     return f"{ask} \"FROM windows WHERE run = '{watch.run}'\""

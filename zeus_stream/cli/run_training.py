@@ -5,6 +5,7 @@ when this process is killed. The command begins once the collector answers; the 
 """
 
 import secrets
+import shlex
 import subprocess
 import sys
 import time
@@ -82,11 +83,12 @@ def run(
         except Left:
             pass
         except Late:
-            say(so_far(where, name))
+            say(so_far(where, name, how_to_ask(own, settings, where, "report")))
         except ZeusStreamError as wrong:
             say(str(wrong))
         if signals.leaves:
-            say(f"left without the report. `zeus-stream report {name}` prints what is archived.")
+            asks = how_to_ask(own, settings, where, "report")
+            say(f"left without the report. `{asks} {name}` prints what is archived.")
         return code
 
 
@@ -120,7 +122,7 @@ def _report(
     print_summary(
         summary,
         archive if "analyzer" in own.absent else None,
-        how_to_ask(own, settings, where),
+        how_to_ask(own, settings, where, "sql"),
         sys.stderr,
         failed=failed,
     )
@@ -147,12 +149,13 @@ def why_no_device(now: Snapshot) -> str:
     return "" if now.gpus or now.parts else next((host.trouble for host in now.hosts), "")
 
 
-def how_to_ask(own: ServicesOfCommand, settings: Settings, where: Places) -> str:
-    """Return the command that answers SQL once the services that were started here have been stopped."""
+def how_to_ask(own: ServicesOfCommand, settings: Settings, where: Places, verb: str) -> str:
+    """Return the command, ``sql`` or ``report``, that answers once the services started here have ended."""
     archive = settings.archive or where.archive
     usual = settings.dir is None and archive == where.archive
     ends = "analyzer" in own.absent
-    return f"zeus-stream sql --archive {archive}" if ends and not usual else "zeus-stream sql"
+    named = f" --archive {shlex.quote(str(archive))}" if ends and not usual else ""
+    return f"zeus-stream {verb}{named}"
 
 
 def as_environment(settings: Struct) -> dict[str, str]:

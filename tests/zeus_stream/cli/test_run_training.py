@@ -15,7 +15,12 @@ from tests.environment import ROOT
 from tests.patience import complaints
 from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, SIMULATED, Cli, said
-from zeus_stream.paths import holder
+from zeus_stream.cli.run_training import how_to_ask
+from zeus_stream.cli.running.child_services import ServicesOfCommand
+from zeus_stream.cli.running.run_summary import so_far
+from zeus_stream.cli.running.signals import Signals
+from zeus_stream.paths import Places, holder
+from zeus_stream.settings import Settings
 
 COUNTS_SIGNALS = """
 import pathlib, signal, sys, time
@@ -89,6 +94,16 @@ def test_a_wrong_option_stops_before_the_training_starts(zeus: Cli, wrong: tuple
     sentence = said(zeus.refused("run", "--device", SIMULATED, *wrong, "--", "touch", "trained"))
     assert wrong[1].split(",")[-1].split("=")[0] in sentence
     assert not (zeus.directory / "trained").exists()
+
+
+def test_how_to_ask_later_names_the_archive_as_a_shell_takes_it(tmp_path: Path) -> None:
+    """The command for a late report asked another archive, and that for SQL had a name of two words."""
+    where, settings = Places(tmp_path, tmp_path), Settings(archive=Path("a b.duckdb"))
+    with Signals() as signals:
+        own = ServicesOfCommand(where, {}, signals)
+        assert how_to_ask(own, settings, where, "sql") == "zeus-stream sql --archive 'a b.duckdb'"
+        late = so_far(where, "run-1", how_to_ask(own, settings, where, "report"))
+    assert late.endswith("`zeus-stream report --archive 'a b.duckdb' run-1` prints what is archived.")
 
 
 def test_without_a_driver_it_says_so_at_once_and_trains(zeus: Cli) -> None:

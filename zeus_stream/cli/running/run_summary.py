@@ -87,10 +87,10 @@ def wait_for_summary(
         return summarize(connection.sql, name) if sessions else None
 
 
-def so_far(where: Places, name: str) -> str:
-    """Return what is known of a run whose report is late, and what it waits for."""
+def so_far(where: Places, name: str, report: str = "zeus-stream report") -> str:
+    """Return what is known of a run whose report is late, what it waits for, and how to ask later."""
     late = f"the report is not ready after {report_s(os.environ):g} s"
-    more = f"`zeus-stream report {name}` prints what is archived."
+    more = f"`{report} {name}` prints what is archived."
     try:
         now = ask_now(where)
     except UnreachableError:
