@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -138,24 +138,14 @@ class Cluster:
 
     def answer(self, query: str) -> list[tuple[Any, ...]]:
         """Return rows of the lake."""
-        lake = catalog.attach(self.dsn, Settings(), read_only=True)
-        try:
+        with closing(catalog.attach(self.dsn, Settings(), read_only=True)) as lake:
             return lake.execute(query).fetchall()
-        finally:
-            lake.close()
 
     def archiving(self) -> list[subprocess.Popen[bytes]]:
         """Return the archivers that hold parts of the site."""
-        leases = SiteLeases(self.dsn, SITE, "demo")
-        try:
+        with closing(SiteLeases(self.dsn, SITE, "demo")) as leases:
             holders = {int(held.holder.rpartition("/")[2]) for held in leases.states() if held.left_s > 0}
-        finally:
-            leases.close()
         return [each for each in self.archivers if each.pid in holders]
-
-    def archive(self) -> None:
-        """Start an archiver."""
-        self.archivers.append(self.start("-m", "zeus_stream", "archive", *self.feed))
 
     def analyze(self) -> None:
         """Start an analyzer."""
@@ -184,8 +174,7 @@ def main(gpus: int = 16) -> None:
         for host, where in hosts.items():
             cluster.start("-m", "zeus_stream", "collect", "--host", host, "--device", f"simulated:a40x{gpus}",
                           "--cpu", "off", *feed, where=where)  # fmt: skip
-        for _ in range(2):
-            cluster.archive()
+        cluster.archivers = [cluster.start("-m", "zeus_stream", "archive", *feed) for _ in range(2)]
         print(f"\n{len(HOSTS)} collectors with {gpus} GPUs each, and 2 archivers, are running.", flush=True)
         wait_for(lambda: cluster.answer(COUNT) == [(len(HOSTS),)])
 

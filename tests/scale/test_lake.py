@@ -4,7 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
@@ -46,18 +46,14 @@ def expire(dsn: str) -> None:
 
 
 def ask(dsn: str, sql: str) -> list[tuple[Any, ...]]:
-    connection = catalog.attach(dsn, SETTINGS, read_only=True)
-    try:
+    with closing(catalog.attach(dsn, SETTINGS, read_only=True)) as connection:
         return connection.execute(sql).fetchall()
-    finally:
-        connection.close()
 
 
 def test_a_lake_is_made_once_and_one_of_another_version_is_refused(dsn: str, data: Path) -> None:
-    lake = dsn
-    assert catalog.create(lake, str(data), SETTINGS)
-    assert not catalog.create(lake, str(data), SETTINGS)
-    connection = catalog.attach(lake, SETTINGS)
+    assert catalog.create(dsn, str(data), SETTINGS)
+    assert not catalog.create(dsn, str(data), SETTINGS)
+    connection = catalog.attach(dsn, SETTINGS)
     unsigned = connection.execute("SELECT current_setting('allow_unsigned_extensions')").fetchall()
     assert unsigned == [(False,)], "nothing but the wheels' own is loaded without its signature"
     connection.execute("UPDATE meta SET schema_version = 99")
@@ -65,7 +61,7 @@ def test_a_lake_is_made_once_and_one_of_another_version_is_refused(dsn: str, dat
     with pytest.raises(
         StorageError, match=r"of version 99, not \d+\. Install the zeus-stream that made them"
     ):
-        take(lake, "a")
+        take(dsn, "a")
 
 
 def test_a_lake_of_an_earlier_version_is_migrated_whole_and_keeps_its_rows(
