@@ -26,10 +26,10 @@ from zeus_stream.cli.run_training import as_environment
 from zeus_stream.cli.running.child_services import services
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.cli.running.waits import until
-from zeus_stream.paths import places
+from zeus_stream.paths import Places, places
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.accelerator import attach
-from zeus_stream.transport.client import Connection
+from zeus_stream.transport.client import ask_now
 
 JOB = "digits"
 SIZES, DEFAULT = (16, 32, 64, 128, 256, 512), 32
@@ -115,13 +115,12 @@ def recur(
         time.sleep(0.02)
 
 
-def gpus_known(connection: Connection, signals: Signals) -> list[str]:
-    """Return the GPUs of this host, once the analyzer knows them."""
+def gpus_known(where: Places, signals: Signals) -> list[str]:
+    """Return the GPUs that are there now, once the analyzer knows them: an archive has earlier ones too."""
     found: list[str] = []
 
     def known() -> bool:
-        rows = connection.sql("SELECT gpu FROM gpus WHERE NOT of_host(gpu) ORDER BY index")
-        found[:] = rows["gpu"].to_pylist()
+        found[:] = [each.gpu for each in ask_now(where).gpus if each.age_ms is not None]
         return bool(found)
 
     if not until(known, KNOWN_S, signals, "the analyzer to know a GPU") and signals.told is None:
@@ -144,7 +143,7 @@ def main() -> None:
     settings, where = Settings(device=options.device, select="none"), places(os.environ)
     with Signals() as signals, services(where, {**os.environ, **as_environment(settings)}, signals):
         if signals.told is None:
-            gpus = gpus_known(Connection(where), signals)
+            gpus = gpus_known(where, signals)
             recur(pixels, digits, options.recurrences, options.kills, gpus, options.step_ms, signals)
         if signals.told is not None:
             sys.exit(128 + signals.told)

@@ -286,7 +286,8 @@ class Adaptive(Struct, frozen=True):
                 go_on=False,
                 reason=f"the metric of {a_try.batch_size} is behind that of {best} at the same cost.",
             )
-        return TryVerdict(go_on=False, reason=f"more than {most} epochs of {a_try.batch_size} do not pay.")
+        pays = f"a try of {a_try.batch_size} pays for {most} epoch{'' if most == 1 else 's'} at most"
+        return TryVerdict(go_on=False, reason=f"{pays}, this one has made {a_try.epochs}.")
 
 
 def _overspent(job: Job, seen: TrySummary, setup: str, belief: CostBelief) -> bool:

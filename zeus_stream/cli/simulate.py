@@ -1,6 +1,6 @@
 """Plays games of recurring jobs on published traces, into an archive, and draws what came of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
@@ -42,14 +42,16 @@ BATCH = 10_000
 _RESULT = """
 SELECT world, drift, overlap, player, count(DISTINCT seed) AS seeds,
     sum(regret) / count(DISTINCT seed) AS regret,
-    round(100 * (avg(energy_j / default_energy_j) FILTER (recurrence >= recurrences - 5) - 1), 9)
+    round(100 * (avg(energy_j / default_energy_j) FILTER (recurrence >= recurrences - 5) - 1), 9) + 0
         AS energy_change_percent,
-    round(100 * (avg(time_s / default_time_s) FILTER (recurrence >= recurrences - 5) - 1), 9)
+    round(100 * (avg(time_s / default_time_s) FILTER (recurrence >= recurrences - 5) - 1), 9) + 0
         AS time_change_percent,
     avg(cost_j / default_cost_j) FILTER (recurrence < 5) AS cost_of_first_5,
     avg(cost_j / default_cost_j) FILTER (recurrence < 20) AS cost_of_first_20,
     count(*) FILTER (NOT converged) AS not_reached
-FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
+FROM simulated WHERE {which} GROUP BY ALL
+ORDER BY any_value(try_cast(regexp_extract(world, '^cluster ([0-9]+)', 1) AS INTEGER)) NULLS FIRST,
+    world, drift, overlap, player
 """
 
 
@@ -95,7 +97,7 @@ def simulate(
             console.print(f"{len(games) - len(left)} of {len(games)} games are in {path} already.")
         with Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=console,
+            console=console, disable=not left,
         ) as progress:  # fmt: skip
             task = progress.add_task("games", total=len(left))
             rows: list[Row] = []
@@ -246,13 +248,17 @@ def _named(made: World) -> World:
 
 
 def _key(game: Game) -> str:
-    of = game.world.submissions
-    count = f"; submissions {sha256(repr(of).encode()).hexdigest()[:12]}" if of else ""
-    traces = f"; traces {game.traces}" if game.traces else ""
     return (
         f"{game.world.name}; {game.player}; {game.drift}; overlap {game.overlap:g}; seed {game.seed}"
-        f"{count}{traces}"
+        f"{_source(game)}"
     )
+
+
+def _source(game: Game) -> str:
+    """Return what tells the submissions and traces of a game from others of the same names."""
+    of = game.world.submissions
+    count = f"; submissions {sha256(repr(of).encode()).hexdigest()[:12]}" if of else ""
+    return count + (f"; traces {game.traces}" if game.traces else "")
 
 
 def _stored(game: Game, tries: Sequence[Played]) -> list[Row]:
@@ -298,20 +304,18 @@ def _stored(game: Game, tries: Sequence[Played]) -> list[Row]:
 def _which(games: Sequence[Game]) -> str:
     """Return, in SQL, what tells these games from others in the archive."""
 
-    def one_of(column: str, values: set[str]) -> str:
-        return f"{column} IN ({', '.join(map(quoted, sorted(values)))})"
+    def one_of(columns: str, values: Iterable[str]) -> str:
+        return f"{columns} IN ({', '.join(sorted(values))})"
 
     if not games:
         return "false"
-    seeds = max((game.seed for game in games), default=-1)
-    overlaps = ", ".join(f"{overlap:g}" for overlap in sorted({game.overlap for game in games}))
+    worlds = {f"({quoted(of.world.name)}, {of.overlap:g}, {quoted(_source(of))})" for of in games}
     return " AND ".join(
         [
-            one_of("world", {game.world.name for game in games}),
-            one_of("player", {game.player for game in games}),
-            one_of("drift", {game.drift for game in games}),
-            f"overlap IN ({overlaps})",
-            f"seed <= {seeds}",
+            one_of("(world, overlap, regexp_extract(game, '; seed [0-9]+(.*)', 1))", worlds),
+            one_of("player", {quoted(game.player) for game in games}),
+            one_of("drift", {quoted(game.drift) for game in games}),
+            f"seed <= {max(game.seed for game in games)}",
         ]
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from analyzers.archive.query import read_file
@@ -114,7 +115,7 @@ def test_the_page_stands_alone_and_has_its_data(traces: Path, tmp_path: Path) ->
     assert "synthetic" not in text
 
 
-TABLE = "group,submitted_s,runtime_s\n" + "".join(f"a,{at},20\nb,{5 * at},30\n" for at in range(0, 60, 10))
+TABLE = "group,submitted_s,runtime_s\n" + "".join(f"9,{at},20\n10,{5 * at},30\n" for at in range(0, 60, 10))
 
 
 def test_recurrences_of_a_table_overlap_as_there_and_take_as_much_as_there(
@@ -126,7 +127,7 @@ def test_recurrences_of_a_table_overlap_as_there_and_take_as_much_as_there(
     table, _ = played(tmp_path / "a.duckdb", of)
     costs = {row["world"]: row["energy_change_percent"] for row in table.to_pylist()}
     assert costs == {world: pytest.approx(0) for world in costs}, "the default is as dear as its own default"
-    assert sorted(costs) == ["cluster a: v100 squad", "cluster b: v100 squad", "v100 squad"]
+    assert list(costs) == ["v100 squad", "cluster 9: v100 squad", "cluster 10: v100 squad"]
 
 
 def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: Path) -> None:
@@ -154,8 +155,20 @@ def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: 
         assert section.count("<figure") >= 1
     last = re.findall('CSV, and its SQL</summary><pre tabindex="0">(.*?)</pre>', text, re.DOTALL)[-1]
     worlds = {row["world"] for row in csv.DictReader(io.StringIO(unescape(last)))}
-    assert worlds == {"cluster a: a40 squad", "cluster b: a40 squad"}
+    assert worlds == {"cluster 9: a40 squad", "cluster 10: a40 squad"}
     assert len(text.encode()) < 1_000_000
+
+
+def test_results_of_other_traces_and_of_other_overlaps_are_not_mixed(traces: Path, tmp_path: Path) -> None:
+    cluster, power = tmp_path / "cluster.csv", traces / "summary_power_v100.csv"
+    cluster.write_text(TABLE)
+    of = Wanted(traces=traces, players=["reference"], seeds=2, gpus=["v100"], overlap=2.0, cluster=cluster)
+    played(tmp_path / "a.duckdb", replace(of, overlap=0.0, cluster=None))
+    power.write_text(power.read_text().replace(",100.0", ",190.0"), encoding="utf-8")
+    cluster.write_text(TABLE.replace("9,40,20", "9,40,200"))
+    alone, _ = played(tmp_path / "b.duckdb", of)
+    assert played(tmp_path / "a.duckdb", of)[0].to_pylist() == alone.to_pylist()
+    assert alone["overlap"].to_pylist() == [2.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

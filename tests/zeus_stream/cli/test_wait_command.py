@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -99,15 +99,53 @@ def test_a_run_that_can_pause_computes_in_the_cheap_hours_alone() -> None:
     assert (plan.wait_s, plan.pauses) == (0, ((NOW_NS + HOUR_NS, NOW_NS + 2 * HOUR_NS),))
     assert plan.later_s == pytest.approx(3_600 + 360)
     assert plan.saved == pytest.approx((1 * 0.1 + 0.5 * 0.5) / 1.5 - 0.1 * 1.6 / 1.5)
-    assert "pauses while the price is above 0.1, ends 66.0 min later: saves" in describe_plan(plan)
+    assert "pauses 1 time while the price is above 0.1, ends 66.0 min later: saves" in describe_plan(plan)
     assert plan_wait("price", rows, NOW_NS, 3_600, [PastRun(5_400, 3.6e6)], None, 3_600).pauses == ()
+
+
+def test_no_pause_comes_before_the_last_minutes_of_a_run_when_the_time_is_dear_again_after_it() -> None:
+    rows = hourly(0.5, 0.1, 0.6, 0.1, 0.5, 0.5, 0.5, 0.5)
+    plan = plan_wait("price", rows, NOW_NS, 3 * 3_600, [PastRun(2 * 3_600, 7.2e6)], None, 1_200)
+    assert plan.pauses == ((NOW_NS + 2 * HOUR_NS, NOW_NS + 3 * HOUR_NS),)
+    assert plan.saved == pytest.approx(0.5 + 0.1 - (0.1 + 0.1 + 0.5 / 3))
+
+
+def test_a_price_below_nothing_is_saved_in_money_alone_and_no_wait_is_not_the_lowest_price() -> None:
+    rows = hourly(-0.1, -0.3, 0.4, 0.4)
+    plan = plan_wait("price", rows, NOW_NS, 3_600, (), 3_600)
+    assert plan.saved_percent is None
+    assert ": saves 0.2 EUR a kWh; a run now costs nothing or less; no interval" in describe_plan(plan)
+    longer = plan_wait("price", hourly(0.2, 0.1, 0.5, 0.5), NOW_NS, 3_600, (), 7_200)
+    assert describe_plan(longer) == "begins now: no wait saves anything, by the price that is known."
+
+
+def test_runs_of_one_length_have_no_interval_of_no_width() -> None:
+    runs = [PastRun(3_600, 3.6e6 * factor) for factor in (0.9, 1.0, 1.1)]
+    said = describe_plan(plan_wait("price", hourly(0.4, 0.2, 0.2), NOW_NS, 3_600, runs))
+    assert "saves 50.0 % of the price, 0.2 (0.10 to 0.30) EUR; by 3 earlier runs." in said
+
+
+def test_a_year_of_prices_costs_no_more_than_the_hours_that_matter() -> None:
+    class Counted(list[SignalRow]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[SignalRow]:
+            for row in super().__iter__():
+                self.reads += 1
+                yield row
+
+    year = Counted(
+        hourly(*(0.1 + number % 7 / 100 for number in range(9_000)), begin_ns=NOW_NS - 4_000 * HOUR_NS)
+    )
+    plan_wait("price", year, NOW_NS, 12 * 3_600, [RUN], None, 300)
+    assert year.reads <= 2 * len(year)
 
 
 def test_what_pauses_have_saved_is_said_against_running_on() -> None:
     rows = hourly(0.1, 0.5, 0.1, 0.4)
     parts = [(NOW_NS, NOW_NS + HOUR_NS), (NOW_NS + 2 * HOUR_NS, NOW_NS + 3 * HOUR_NS)]
     said = describe_pauses("price", rows, parts)
-    assert said == "paused 1 time, 60.0 min in all: the mean price was 66.7 % lower than without a pause."
+    assert said == "paused 1 time, 60.0 min in all: the mean price was 0.1 EUR/kWh, without a pause 0.3."
     assert "does not cover it" in describe_pauses("price", rows, [*parts, (NOW_NS + 9 * HOUR_NS,) * 2])
 
 
@@ -153,10 +191,10 @@ def test_a_job_with_checkpoints_pauses_in_dear_time_and_goes_on_as_the_same_run(
     assert done.returncode == 3, done.stderr
     assert time.time_ns() >= begin_ns + 29 * 10**9
     planned, paused, ended = done.stderr.splitlines()
-    assert "pauses while the price is above 0.1, ends 11" in planned
+    assert "pauses 1 time while the price is above 0.1, ends 11" in planned
     assert "wait: paused until" in paused
     assert "wait: paused 1 time, " in ended
-    assert "lower than without a pause" in ended
+    assert "the mean price was 0.1" in ended
 
 
 STAMP = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text(str(time.time_ns())); sys.exit(3)"

@@ -22,8 +22,9 @@ from zeus_stream.cli.options import QUERY, Command, Duration, ask_sql, settings_
 from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.paths import places
 from zeus_stream.quoting import quoted
+from zeus_stream.screens.html.questions import TIMES
 from zeus_stream.settings import Settings
-from zeus_stream.views.quantity import Quantity
+from zeus_stream.views.quantity import Quantity, counted, ends
 
 if TYPE_CHECKING:
     from analyzers.results.signal_rows import SignalRow
@@ -33,10 +34,10 @@ Waits: TypeAlias = tuple[tuple[int, int], ...]
 """Begin and end of each, UTC ns."""
 RUNS = 20
 """The latest runs of a job that count."""
-_RUNS = """
-SELECT epoch(ended_at - began_at) AS duration_s, energy_j FROM run_energy
-WHERE job = {job} AND energy_j > 0 AND ended_at > began_at ORDER BY ended_at DESC LIMIT {runs}
-"""
+_RUNS = f"""
+SELECT duration_s, energy_j FROM run_energy JOIN ({TIMES.format(of="job = {job}")}) USING (run)
+WHERE job = {{job}} AND energy_j > 0 AND duration_s > 0 ORDER BY ended_at DESC LIMIT {RUNS}
+"""  # noqa: S608  (our own)
 
 
 class PastRun(Struct, frozen=True):
@@ -57,10 +58,13 @@ class WaitPlan(Struct, frozen=True, kw_only=True):
     wait_s: float
     saved: float | None
     """The amount. None: the energy of a run is not known."""
+    saved_per_kwh: float
+    """The amount, for a mean run."""
     saved_low: float | None
     """Lower end of the 95 % interval for one more run, as is the next its upper end. None: fewer than two."""
     saved_high: float | None
-    saved_percent: float
+    saved_percent: float | None
+    """None: a run that begins now costs nothing, or less."""
     saved_percent_low: float | None
     saved_percent_high: float | None
     runs: int
@@ -137,7 +141,7 @@ def wait(
 
 
 def _past_runs(settings: Settings, job: str) -> list[PastRun]:
-    rows = ask_sql(settings, _RUNS.format(job=quoted(job), runs=RUNS)).to_pylist()
+    rows = ask_sql(settings, _RUNS.format(job=quoted(job))).to_pylist()
     if not rows:
         raise RefusedError(
             f"wait: could not plan: the archive has no ended run of the job {job}."
@@ -171,6 +175,9 @@ def plan_wait(
     RefusedError: the signal does not cover a run that begins now.
     """
     likely = list(runs) or [PastRun(lasts_s or 0.0, J_PER_KWH)]
+    # A year of prices takes minutes otherwise. Pauses that more than double a run are left out.
+    latest_ns = now_ns + round(1e9 * (within_s + 2 * max(run.duration_s for run in likely)))
+    rows = [row for row in rows if (row.end_ns or latest_ns) > now_ns and row.begin_ns < latest_ns]
     plans = _candidates(rows, now_ns, round(within_s * 1e9), likely, can_pause=pause_s is not None)
 
     def parts_of(waits: Waits, run: PastRun) -> list[tuple[int, int]]:
@@ -187,13 +194,19 @@ def plan_wait(
             f"wait: could not plan: the signal {signal} does not cover a run that begins now."
             " Import newer values with `zeus-stream signals import FILE`, or give --file."
         )
-    priced = [(found, above, waits) for above, waits in plans if (found := costs(waits))]
     first: tuple[list[float], float | None, Waits] = now, None, ()
-    then, above, waits = min([first, *priced], key=lambda each: round(fmean(each[0]), 12))
+
+    def cheapest(plans: Sequence[tuple[float | None, Waits]]) -> tuple[list[float], float | None, Waits]:
+        priced = [(found, above, waits) for above, waits in plans if (found := costs(waits))]
+        return min([first, *priced], key=lambda each: round(fmean(each[0]), 12))
+
+    _, above, waits = cheapest(plans)
+    # A pause late in a run may cost more than it saves.
+    then, above, waits = cheapest([(above, waits[: number + 1]) for number in range(len(waits))])
     saved = [before - after for before, after in zip(now, then, strict=True)]
-    shares = [100 * each / before if before else 0.0 for each, before in zip(saved, now, strict=True)]
+    shares = [100 * each / before for each, before in zip(saved, now, strict=True) if before > 0]
     amount_low, amount_high = _next_interval(saved)
-    share_low, share_high = _next_interval(shares)
+    share_low, share_high = _next_interval(shares) if len(shares) == len(now) else (None, None)
     start_ns = waits[0][1] if waits and waits[0][0] <= now_ns else now_ns
     ends = [parts_of(waits, run)[-1][1] - now_ns - round(run.duration_s * 1e9) for run in likely]
     return WaitPlan(
@@ -204,12 +217,13 @@ def plan_wait(
         saved=fmean(saved) if runs else None,
         saved_low=amount_low if runs else None,
         saved_high=amount_high if runs else None,
-        saved_percent=fmean(shares),
+        saved_per_kwh=fmean(saved) / fmean(run.energy_j for run in likely) * J_PER_KWH,
+        saved_percent=fmean(shares) if len(shares) == len(now) else None,
         saved_percent_low=share_low,
         saved_percent_high=share_high,
         runs=len(runs),
         pauses=tuple(wait for wait in waits if wait[0] > now_ns),
-        above=above,
+        above=above if any(wait[0] > now_ns for wait in waits) else None,
         later_s=fmean(ends) / 1e9,
     )
 
@@ -293,22 +307,28 @@ def _utc(wall_ns: int) -> str:
 def describe_plan(plan: WaitPlan) -> str:
     """Return a plan as a sentence."""
     if plan.wait_s <= 0 and not plan.pauses:
-        return f"waiting saves nothing: the {plan.signal} is lowest now."
+        return f"begins now: no wait saves anything, by the {plan.signal} that is known."
     at = _utc(plan.start_ns)
-    percent = f"{plan.saved_percent:.1f} %"
-    if plan.saved_percent_low is not None:
-        percent += f" ({plan.saved_percent_low:.1f} to {plan.saved_percent_high:.1f})"
-    amount = ""
+    if plan.saved_percent is None:
+        saves = f"{plan.saved_per_kwh:.3g} {plan.unit} a kWh; a run now costs nothing or less"
+    else:
+        saves = _with_interval(plan.saved_percent, plan.saved_percent_low, plan.saved_percent_high, "%")
+        saves += f" of the {plan.signal}"
     if plan.saved is not None:
-        bounds = "" if plan.saved_low is None else f" ({plan.saved_low:.3g} to {plan.saved_high:.3g})"
-        amount = f", {plan.saved:.3g}{bounds} {plan.unit}"
+        saves += f", {_with_interval(plan.saved, plan.saved_low, plan.saved_high, plan.unit)}"
     known = f"by {plan.runs} earlier runs" if plan.runs else "no interval: no earlier run is known"
     if plan.runs == 1:
         known = "no interval: one earlier run is known"
     if plan.above is not None:
-        at = f"{at}, pauses while the {plan.signal} is above {plan.above:g}, ends"
-        at = f"{at} {Quantity(plan.later_s, 's')} later"
-    return f"begins at {at}: saves {percent} of the {plan.signal}{amount}; {known}."
+        at += f", pauses {counted(len(plan.pauses), 'time')} while the {plan.signal} is above {plan.above:g}"
+        at += f", ends {Quantity(plan.later_s, 's')} later"
+    return f"begins at {at}: saves {saves}; {known}."
+
+
+def _with_interval(value: float, low: float | None, high: float | None, unit: str) -> str:
+    interval = "" if low is None or high is None else ends(low, high)
+    shown = f"{value:.1f}" if unit == "%" else f"{value:.3g}"
+    return f"{shown} ({interval}) {unit}" if interval else f"{shown} {unit}"
 
 
 def _is_past(wall_ns: int) -> bool:
@@ -353,8 +373,8 @@ def describe_pauses(signal: str, rows: "Sequence[SignalRow]", parts: Sequence[tu
     length_ns = sum(end - begin for begin, end in parts)
     means = [(_mean(rows, begin, end - begin), end - begin) for begin, end in parts]
     at_once = _mean(rows, parts[0][0], length_ns)
-    number = f"paused {len(parts) - 1} time{'' if len(parts) == 2 else 's'}, {Quantity(paused_s, 's')} in all"
-    if not at_once or any(mean is None for mean, _ in means):
+    number = f"paused {counted(len(parts) - 1, 'time')}, {Quantity(paused_s, 's')} in all"
+    if at_once is None or any(mean is None for mean, _ in means):
         return f"{number}; what that saved is not known: the signal does not cover it."
-    share = 1 - sum((mean or 0.0) * part_ns for mean, part_ns in means) / length_ns / at_once
-    return f"{number}: the mean {signal} was {100 * share:.1f} % lower than without a pause."
+    mean = sum((mean or 0.0) * part_ns for mean, part_ns in means) / length_ns
+    return f"{number}: the mean {signal} was {mean:.3g} {rows[0].unit}, without a pause {at_once:.3g}."

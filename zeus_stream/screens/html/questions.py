@@ -70,17 +70,28 @@ def together(queries: Mapping[str, str]) -> str:
     return "SELECT " + ",\n".join(columns)
 
 
-WHOLE = """
-SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
+TIMES = """
+SELECT run,
+    sum(greatest(ended_us - greatest(began_us, coalesce(earlier_us, began_us)), 0)) / 1e6 AS duration_s
+FROM (
+    SELECT run, epoch_us(began_at) AS began_us, began_us + (end_ns - begin_ns) // 1000 AS ended_us,
+        max(ended_us) OVER (PARTITION BY run ORDER BY began_us
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS earlier_us
+    FROM windows WHERE {of} AND kind = 'run' AND NOT of_host(gpu)
+) GROUP BY run
+"""
+"""For how long some process of each run was there: a pause between two attempts is not in it."""
+WHOLE = f"""
+SELECT (SELECT duration_s FROM ({TIMES.format(of="run = {run}")})) AS duration_s, bool_or(shared) AS shared,
     string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
     CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
     CASE WHEN count(energy_j) = count(*)
         THEN sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)) END AS energy_p2_5_j,
     CASE WHEN count(energy_j) = count(*)
         THEN sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) END AS energy_p97_5_j,
-    (SELECT any_value(cpu_energy_j) FROM whole('run') WHERE run = {run}) AS cpu_energy_j
-FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
-"""
+    (SELECT any_value(cpu_energy_j) FROM whole('run') WHERE run = {{run}}) AS cpu_energy_j
+FROM windows WHERE run = {{run}} AND kind = 'run' AND NOT of_host(gpu)
+"""  # noqa: S608  (our own)
 _SAVINGS = """
 FROM lasting_savings WHERE run IN ({runs}) UNION ALL
 FROM savings_of((
@@ -98,8 +109,24 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     (SELECT any_value(ended_how) FROM sessions WHERE run = {command}) AS command_ended_how,
     (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
     (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
-    (SELECT coalesce(max(index) - min(index) + 1, 0)
-        FROM windows WHERE run = {run} AND kind = 'step') AS steps,
+    (SELECT coalesce(max(steps), 0) FROM (
+        SELECT sum(steps)::BIGINT AS steps FROM (
+            SELECT rank, max(last) - min(first) + 1 AS steps FROM (
+                -- An attempt that numbers its steps from 0 again made all of them; others did some again.
+                SELECT *, sum((first = 0 AND began_at > earlier)::INT)
+                    OVER (PARTITION BY rank ORDER BY began_at) AS numbering
+                FROM (
+                    SELECT *, max(ended_at) OVER (PARTITION BY rank ORDER BY began_at
+                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS earlier
+                    FROM (
+                        SELECT rank, min(index) AS first, max(index) AS last, min(began_at) AS began_at,
+                            max(began_at) AS ended_at
+                        FROM windows WHERE run = {run} AND kind = 'step' GROUP BY rank, session
+                    )
+                )
+            ) GROUP BY rank, numbering
+        ) GROUP BY rank
+    )) AS steps,
     count(*) FILTER (ended_ns IS NULL) AS open_sessions,
     (SELECT count(DISTINCT (power_limit_w, clock_mhz)) FROM trials WHERE run = {run}) AS limits,
     (SELECT count(clock_mhz) > 0 FROM trials WHERE run = {run}) AS clocks,

@@ -75,6 +75,14 @@ def shown(summary: Summary | None) -> str:
     return " ".join(out.getvalue().split())
 
 
+def test_a_run_that_paused_has_the_time_and_steps_of_all_its_attempts(of: Summarize) -> None:
+    later = replace(RUN, session="later", began_wall_ns=61 * S)
+    again = [replace(row, session="later") for row in (WHOLE, *STEPS[:2])]
+    text = shown(of([RUN, WHOLE, *STEPS, later, *again]))
+    assert "work 5 steps on 1 GPU time 18.0 s energy 3,600 J" in text
+    assert "200 W on average" in text
+
+
 def test_a_run_that_is_not_there_has_no_summary(of: Summarize) -> None:
     assert of([replace(RUN, run="another")]) is None
 
