@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
@@ -175,9 +175,7 @@ def plan_wait(
     RefusedError: the signal does not cover a run that begins now.
     """
     likely = list(runs) or [PastRun(lasts_s or 0.0, J_PER_KWH)]
-    # A year of prices takes minutes otherwise. Pauses that more than double a run are left out.
-    latest_ns = now_ns + round(1e9 * (within_s + 2 * max(run.duration_s for run in likely)))
-    rows = [row for row in rows if (row.end_ns or latest_ns) > now_ns and row.begin_ns < latest_ns]
+    rows = _that_matter(rows, now_ns, within_s, likely)
     plans = _candidates(rows, now_ns, round(within_s * 1e9), likely, can_pause=pause_s is not None)
 
     def parts_of(waits: Waits, run: PastRun) -> list[tuple[int, int]]:
@@ -194,15 +192,9 @@ def plan_wait(
             f"wait: could not plan: the signal {signal} does not cover a run that begins now."
             " Import newer values with `zeus-stream signals import FILE`, or give --file."
         )
-    first: tuple[list[float], float | None, Waits] = now, None, ()
-
-    def cheapest(plans: Sequence[tuple[float | None, Waits]]) -> tuple[list[float], float | None, Waits]:
-        priced = [(found, above, waits) for above, waits in plans if (found := costs(waits))]
-        return min([first, *priced], key=lambda each: round(fmean(each[0]), 12))
-
-    _, above, waits = cheapest(plans)
+    _, above, waits = _cheapest(costs, [(None, ()), *plans])
     # A pause late in a run may cost more than it saves.
-    then, above, waits = cheapest([(above, waits[: number + 1]) for number in range(len(waits))])
+    then, above, waits = _cheapest(costs, [(above, waits[:number]) for number in range(len(waits) + 1)])
     saved = [before - after for before, after in zip(now, then, strict=True)]
     shares = [100 * each / before for each, before in zip(saved, now, strict=True) if before > 0]
     amount_low, amount_high = _next_interval(saved)
@@ -226,6 +218,22 @@ def plan_wait(
         above=above if any(wait[0] > now_ns for wait in waits) else None,
         later_s=fmean(ends) / 1e9,
     )
+
+
+def _cheapest(
+    costs: Callable[[Waits], list[float] | None], plans: Sequence[tuple[float | None, Waits]]
+) -> tuple[list[float], float | None, Waits]:
+    """Return the plan of the least mean cost, with its costs; of equal ones the first."""
+    priced = [(found, above, waits) for above, waits in plans if (found := costs(waits))]
+    return min(priced, key=lambda each: round(fmean(each[0]), 12))
+
+
+def _that_matter(
+    rows: "Sequence[SignalRow]", now_ns: int, within_s: float, likely: Sequence[PastRun]
+) -> "list[SignalRow]":
+    """Return the values of the hours to come: a year takes minutes. Pauses at most double a run."""
+    latest_ns = now_ns + round(1e9 * (within_s + 2 * max(run.duration_s for run in likely)))
+    return [row for row in rows if (row.end_ns or latest_ns) > now_ns and row.begin_ns < latest_ns]
 
 
 def _candidates(
