@@ -115,38 +115,30 @@ def test_a_collector_of_now_works_with_an_analyzer_of_an_earlier_version(
             assert rows(zeus_dir, name, 60)
 
 
-def test_an_upgrade_of_one_service_after_the_other_keeps_every_figure(
+def test_an_upgrade_keeps_every_figure_and_the_way_back_is_the_backup_by_which_nothing_is_lost(
     released: Environment, zeus_dir: Path
 ) -> None:
+    saved = zeus_dir / "backup"
+    backup = (*ZEUS_STREAM, "backup", "--archive", zeus_dir / "energy.duckdb")
     with collect(released, zeus_dir):
         with analyze(released, zeus_dir):
             train(released, zeus_dir, "before")
             figures = ask(at(zeus_dir), FIGURES)
+            run(zeus_dir, *backup, saved, env=released).check_returncode()
         with analyze(OF_NOW, zeus_dir):  # migrates
             assert ask(at(zeus_dir), FIGURES) == figures
-            for run, library in (("between", released), ("library of now", OF_NOW)):
-                train(library, zeus_dir, run)
+            for name, library in (("between", released), ("library of now", OF_NOW)):
+                train(library, zeus_dir, name)
             assert ask(at(zeus_dir), "FROM gaps") == []
             for name in ("collector", "analyzer"):
                 assert rows(zeus_dir, name, 60)
     with collect(OF_NOW, zeus_dir), analyze(OF_NOW, zeus_dir):  # the log of the earlier collector goes on
         train(OF_NOW, zeus_dir, "after")
         assert ask(at(zeus_dir), FIGURES) == figures
-
-
-def test_the_way_back_is_the_backup_and_nothing_is_lost_by_it(released: Environment, zeus_dir: Path) -> None:
-    saved = zeus_dir / "backup"
-    backup = (*ZEUS_STREAM, "backup", "--archive", zeus_dir / "energy.duckdb")
-    with collect(released, zeus_dir), analyze(released, zeus_dir):
-        train(released, zeus_dir, "before")
-        figures = ask(at(zeus_dir), FIGURES)
-        run(zeus_dir, *backup, saved, env=released).check_returncode()
-    with collect(OF_NOW, zeus_dir), analyze(OF_NOW, zeus_dir):
-        train(OF_NOW, zeus_dir, "after")
     run(zeus_dir, *backup, "--restore", saved, env=released).check_returncode()
     with collect(released, zeus_dir), analyze(released, zeus_dir):
         assert ask(at(zeus_dir), FIGURES) == figures
-        until(lambda: ask(at(zeus_dir), RUNS) == [{"n": 2}])  # the log has what came later
+        until(lambda: ask(at(zeus_dir), RUNS) == [{"n": 4}])  # the log has what came later
 
 
 def test_an_earlier_version_refuses_an_archive_of_a_later_schema(
@@ -162,30 +154,23 @@ def test_an_earlier_version_refuses_an_archive_of_a_later_schema(
         assert f"its schema is of version {schema.newest()}" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("ends", "to"),
-    [("stopped", "earlier"), ("killed with its watchdog", "earlier"), ("killed with its watchdog", "now")],
-)
 def test_limits_in_force_return_when_another_version_takes_over(
-    released: Environment, zeus_dir: Path, ends: str, to: str
+    released: Environment, zeus_dir: Path
 ) -> None:
-    """An upgrade and a rollback of the collector, while a power limit and two clocks are set."""
-    before, after = (OF_NOW, released) if to == "earlier" else (released, OF_NOW)
+    """An upgrade and two ways back of the collector, while a power limit and two clocks are set."""
     with setup.simulated(zeus_dir) as found:
-        hosts = [replace(found, environment=each) for each in (before, after)]
-        with setup.trainer(hosts[0], zeus_dir):
-            with setup.collector(hosts[0], zeus_dir) as running:
+        now, earlier = (replace(found, environment=each) for each in (OF_NOW, released))
+        with setup.trainer(now, zeus_dir):
+            with setup.collector(now, zeus_dir) as running:
                 running.hold()
-                if ends == "stopped":
-                    running.process.terminate()
-                    running.process.wait(PATIENCE_S)
-                    assert found.as_found()
-                else:
-                    running.kill_with_guard()
-                    assert not found.as_found()
-            with setup.collector(hosts[1], zeus_dir) as running:
-                until(found.as_found)
-                running.hold()  # and it can set them again
                 running.process.terminate()
                 running.process.wait(PATIENCE_S)
-        assert found.as_found()
+                assert found.as_found()
+            for host in (earlier, now):
+                with setup.collector(host, zeus_dir) as running:
+                    until(found.as_found)
+                    running.hold()  # and it can set them again
+                    running.kill_with_guard()
+                    assert not found.as_found()
+            with setup.collector(earlier, zeus_dir):
+                until(found.as_found)

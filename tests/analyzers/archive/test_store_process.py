@@ -149,11 +149,11 @@ def test_no_query_takes_more_than_its_memory_and_time(bounded: tuple[StoreClient
     sampler.start()
     began, waited = time.monotonic(), waited_s(os.getpid(), store.pid)
     with pytest.raises(RefusedError, match=r"^query: could not be (answered|finished)") as refused:
-        answer(queries, sql, timeout_ms=2_000)
+        answer(queries, sql, timeout_ms=1_000)
     waited = waited_s(os.getpid(), store.pid) - waited
     took_s = time.monotonic() - began
     sampler.stop()
-    assert took_s - waited < 2 + LATER_S
+    assert took_s - waited < 1 + LATER_S
     assert sampler.children or took_s < 1, f"{refused.value} (after {took_s:.1f} s)"
     assert sampler.most_mb < MEMORY_MB + MORE_MB
 
@@ -251,9 +251,9 @@ def test_a_store_that_is_killed_is_replaced_and_nothing_is_lost_or_stored_twice(
     stored = list(frames())
     rows = [window("step", number, 11, 12, A) for number in range(len(stored))]
     for number, part in enumerate(stored):
-        if number % 30 == 3:
+        if number in (3, 33):
             os.kill(store.pid, signal.SIGKILL)
-        if number % 30 == 17 and number < 60:
+        if number in (17, 47):
             threading.Timer(0.001, os.kill, (store.pid, signal.SIGKILL)).start()
         store.put([[part]], [rows[number], *([RUN] if number == 0 else [])], {LOG: number + 1})
     assert store.replaced >= 4

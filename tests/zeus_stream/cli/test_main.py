@@ -3,6 +3,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from importlib.resources import files
@@ -19,6 +20,7 @@ from analyzers.archive.open_file import opened
 from analyzers.archive.query import answer_some
 from analyzers.archive.sandbox.bounded_queries import Queries
 from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
+from tests.directories import short_directory
 from tests.empty_archive import archive_at
 from tests.waiting import until
 from tests.zeus_stream.conftest import SIMULATED, Cli, Ran, said
@@ -186,23 +188,31 @@ def test_status_of_nothing_says_what_to_start(zeus: Cli) -> None:
     assert "Traceback" not in completed.stderr
 
 
-def test_status_is_one_screen_and_json(zeus: Cli) -> None:
-    with zeus.serving("collect", "--device", SIMULATED), zeus.serving("analyze"):
-        train = [sys.executable, zeus.script(), "100000"]
-        with ExitStack() as stack:
-            training = stack.enter_context(
-                subprocess.Popen(train, env=zeus.environment, stderr=subprocess.DEVNULL)
-            )
-            stack.callback(training.kill)
+@pytest.fixture(scope="module")
+def site() -> Iterator[Cli]:
+    """A setup whose collector and analyzer run."""
+    with short_directory() as directory:
+        zeus = Cli(directory)
+        with zeus.serving("collect", "--device", SIMULATED), zeus.serving("analyze"):
+            yield zeus
 
-            def busy() -> bool:
-                shown = json.loads(zeus("status", "--json").stdout)
-                rates, joules = ([each[name] for each in shown[rows]] for rows, name in COLUMNS)
-                return any(rates) and any(joules)
 
-            until(busy)
-            shown = json.loads(zeus("status", "--json").stdout)
-            screen = zeus("status").stdout
+def test_status_is_one_screen_and_json(site: Cli) -> None:
+    with ExitStack() as stack:
+        train = [sys.executable, site.script(), "100000"]
+        training = stack.enter_context(
+            subprocess.Popen(train, env=site.environment, stderr=subprocess.DEVNULL)
+        )
+        stack.callback(training.kill)
+
+        def busy() -> bool:
+            shown = json.loads(site("status", "--json").stdout)
+            rates, joules = ([each[name] for each in shown[rows]] for rows, name in COLUMNS)
+            return any(rates) and any(joules)
+
+        until(busy)
+        shown = json.loads(site("status", "--json").stdout)
+        screen = site("status").stdout
     (gpu,), (run,) = shown["gpus"], shown["runs"]
     assert gpu["power_mw"] > 0
     assert gpu["limit_mw"] is not None
@@ -213,6 +223,19 @@ def test_status_is_one_screen_and_json(zeus: Cli) -> None:
     for words in ("J/step", "1 open run", "saved", "collector", "analyzer", "Tesla V100"):
         assert words in screen, words
     assert "frames" not in screen, "internals belong to --verbose"
+
+
+def test_an_archive_is_replayed_and_exported_while_the_analyzer_runs(site: Cli) -> None:
+    of = {**site.environment, "ZEUS_STREAM_RUN": "short"}
+    subprocess.run([sys.executable, site.script(), "8"], env=of, check=True)
+    until(lambda: site.ask("SELECT count(*) AS n FROM steps WHERE run = 'short'") == [{"n": 8}])
+    replayed, exported = site("replay"), site("export", "out", "--format", "csv")
+    table = zeus_stream.open(site.directory / "energy.duckdb").sql("SELECT count(*) AS n FROM steps")
+    assert replayed.returncode == 0, replayed.stderr
+    assert exported.returncode == 0, exported.stderr
+    (steps,) = table["n"].to_pylist()
+    assert steps >= 8
+    assert len((site.directory / "out" / "steps.csv").read_text().splitlines()) == 1 + steps
 
 
 def test_sql_is_answered_by_the_running_analyzer_and_by_the_file(zeus: Cli) -> None:
@@ -355,13 +378,12 @@ def test_a_gpu_is_calibrated_against_a_meter_shown_and_forgotten(zeus: Cli) -> N
     assert "there is none" in said(zeus("calibrate", "--remove", "--gpu", A))
 
 
-def test_a_running_analyzer_takes_a_calibration_and_what_is_forgotten_as_they_come(zeus: Cli) -> None:
-    with zeus.serving("collect", "--device", SIMULATED), zeus.serving("analyze"):
-        gain = {"gain": 0.95, "gain_error": 0.001, "offset_w": 0.0, "source": "meter.csv", "at": "today"}
-        (zeus.directory / "gains.json").write_text(json.dumps({A: gain}), encoding="utf-8")
-        until(lambda: "gain 0.950, from meter.csv" in zeus("status", "--verbose").stdout)
-        (zeus.directory / "forgotten.json").write_text(json.dumps({"nightly": 10**18}), encoding="utf-8")
-        until(lambda: "nightly, up to 2001-09-09 01:46:40 UTC" in zeus("status", "--verbose").stdout)
+def test_a_running_analyzer_takes_a_calibration_and_what_is_forgotten_as_they_come(site: Cli) -> None:
+    gain = {"gain": 0.95, "gain_error": 0.001, "offset_w": 0.0, "source": "meter.csv", "at": "today"}
+    (site.directory / "gains.json").write_text(json.dumps({A: gain}), encoding="utf-8")
+    until(lambda: "gain 0.950, from meter.csv" in site("status", "--verbose").stdout)
+    (site.directory / "forgotten.json").write_text(json.dumps({"nightly": 10**18}), encoding="utf-8")
+    until(lambda: "nightly, up to 2001-09-09 01:46:40 UTC" in site("status", "--verbose").stdout)
 
 
 def test_a_training_is_replayed_and_decides_the_same(ran: Ran) -> None:
@@ -395,19 +417,6 @@ def test_decisions_that_are_not_what_they_were_are_listed(ran: Ran, tmp_path: Pa
     assert {(row["what"], row["stored"]) for row in json.loads(completed.stdout)} == {
         ("power_limit_w", "123.0")
     }
-
-
-def test_an_archive_is_replayed_and_exported_while_the_analyzer_runs(zeus: Cli) -> None:
-    with zeus.serving("collect", "--device", SIMULATED), zeus.serving("analyze"):
-        train = subprocess.run([sys.executable, zeus.script(), "8"], env=zeus.environment, check=True)
-        assert train.returncode == 0
-        until(lambda: "8" in zeus("sql", "SELECT count(*) FROM steps", "--format", "csv").stdout.split())
-        replayed, exported = zeus("replay"), zeus("export", "out", "--format", "csv")
-        table = zeus_stream.open(zeus.directory / "energy.duckdb").sql("SELECT count(*) AS n FROM steps")
-    assert replayed.returncode == 0, replayed.stderr
-    assert exported.returncode == 0, exported.stderr
-    assert len((zeus.directory / "out" / "steps.csv").read_text().splitlines()) == 1 + 8
-    assert table["n"].to_pylist() == [8]
 
 
 def test_the_report_is_of_the_last_run_or_the_one_named(ran: Ran) -> None:
