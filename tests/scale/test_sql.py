@@ -123,7 +123,7 @@ def test_no_view_no_catalog_and_no_error_of_a_lake_shows_its_password(
     connection, _ = open_source(QuerySource(SETTINGS, f"{reader} password='{CANARY} x'", None))
     assert os.environ["PGPASSWORD"] == f"{CANARY} x"
     named = internal_names(connection, "ducklake_metadata", "public.ducklake_table", "zs.leases")
-    for name in named:
+    for name in {name.lower().replace('"', "") for name in named}:  # DuckDB reads all spellings alike
         with suppress(duckdb.Error):  # a view that is not there, or a table that a role may not read
             assert CANARY not in str(connection.execute(f"FROM {name}").fetchmany(1_000)), name
     assert connection.execute(f"FROM {CATALOG}.ducklake_metadata").fetchall()
