@@ -13,7 +13,7 @@ SHORTEST_S, LONGEST_S = 0.005, 1.0
 def until(condition: Callable[[], T | None], timeout_s: float = 180.0) -> T:
     """Return the first true answer of a condition. Raises TimeoutError.
 
-    The pause between two questions is six times what a question takes: those that ask SQL or start a
+    The pause between two questions is twelve times what a question takes: those that ask SQL or start a
     process would take half of the machine otherwise.
     """
     begin_s = asked_s = time.monotonic()
@@ -21,7 +21,7 @@ def until(condition: Callable[[], T | None], timeout_s: float = 180.0) -> T:
         now_s = time.monotonic()
         if now_s - begin_s > timeout_s:
             raise TimeoutError(f"not within {timeout_s} s: {condition}")
-        time.sleep(min(max(SHORTEST_S, 6 * (now_s - asked_s)), LONGEST_S))
+        time.sleep(min(max(SHORTEST_S, 12 * (now_s - asked_s)), LONGEST_S))
         asked_s = time.monotonic()
     return held
 
