@@ -52,7 +52,7 @@ def test_links_to_pages_lead_to_pages_of_the_site() -> None:
 @pytest.mark.sweep
 def test_the_demo_page_is_files_that_need_no_service_and_nothing_from_elsewhere(tmp_path: Path) -> None:
     page = tmp_path / "page"
-    program = (sys.executable, str(ROOT / "docs" / "site" / "demo_page.py"), str(page), "20")
+    program = (sys.executable, str(ROOT / "docs" / "site" / "demo_page.py"), str(page), "60")
     subprocess.run(program, check=True, cwd=ROOT, timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert wrong_of(page) == []
     overview = (page / "index.html").read_text("utf-8")
