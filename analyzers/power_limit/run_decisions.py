@@ -119,10 +119,11 @@ class RunDecisions:
             trials = profiles.trials(known)
             source = (known[0].run, known[0].round) if known else None
         if not trials:
-            reason = (
-                f"{reason.rstrip('.')}. What would be saved is not known: no run of this job on such GPUs was"
-                " profiled. Let one run of it set power limits."
-            )
+            reason = f"{reason.rstrip('.')}. What would be saved is not known"
+            if not reason.startswith("its GPUs have no"):
+                reason += (
+                    ": no run of this job on such GPUs was profiled. Let one run of it set power limits."
+                )
             return self._decision(plan, at, number, (), None, reason, applied=False)
         try:
             limit_mw = plan.selector.choose(trials, plan.gpus) if chosen is None else chosen.limit_mw

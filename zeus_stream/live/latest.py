@@ -338,6 +338,7 @@ class Latest:
     ) -> Totals:
         gpus = [device for gpu, device in self.devices.items() if not of_host(gpu)]
         powers = [power for device in gpus if (power := self._power_mw(device, now_ns)) is not None]
+        counted = not gpus or any(_energy_mj(device) is not None for device in gpus)
         hour = [minutes.whole(now_ns) for minutes in self._minutes.values()]
         return Totals(
             hosts=len(hosts),
@@ -346,7 +347,7 @@ class Latest:
             gpus_there=sum(device.state(now_ns) == "there" for device in gpus),
             runs=sum(run.ended_wall_ns is None for run in runs),
             power_mw=min(sum(powers), _MOST_MJ) if powers else None,
-            hour_mj=min(sum(energy_mj for energy_mj, _ in hour), _MOST_MJ) if hour else None,
+            hour_mj=min(sum(energy_mj for energy_mj, _ in hour), _MOST_MJ) if hour and counted else None,
             hour_s=min(max((of_ns for _, of_ns in hour), default=0) // 10**9, 60 * MINUTES),
             saved_j=saved[0],
             saved_percent=saved[1],

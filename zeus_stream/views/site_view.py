@@ -66,7 +66,7 @@ def site_of_live(now: Snapshot) -> SiteView:
             thousandth(totals.power_mw), "W", as_of_ns=as_of_ns, absent="no GPU gives readings"
         ),
         energy=Quantity(
-            thousandth(totals.hour_mj), "J", as_of_ns=as_of_ns, absent="no reading was received yet"
+            thousandth(totals.hour_mj), "J", as_of_ns=as_of_ns, absent="no energy counter was read yet"
         ),
         span=f"in the last {'hour' if totals.hour_s >= HOUR_S else seconds(max(totals.hour_s, 1), 2)}",
         saved=Quantity(totals.saved_j, "J", as_of_ns=as_of_ns, absent=unsaved),

@@ -160,6 +160,13 @@ def test_readings_from_the_archive_have_no_age_and_are_silent() -> None:
     assert shown(latest).totals.hour_mj is None
 
 
+def test_gpus_without_a_counter_have_no_energy_of_the_last_hour() -> None:
+    latest = Latest()
+    heard(latest, row(2 * S, power_mw=300_000), at=2 * S)
+    totals = shown(latest, 3 * S).totals
+    assert (totals.gpus, totals.power_mw, totals.hour_mj) == (1, 300_000, None)
+
+
 def test_what_a_counter_grew_by_while_no_service_ran_is_not_of_the_last_hour() -> None:
     latest = Latest()
     latest.take_readings("h", 5, Readings(("GPU-0",), row(5, 10)), None)
