@@ -48,6 +48,19 @@ class Parts:
         wandered = counted[:, :half] @ noise[:half] + behind @ noise[half:]
         return counted[1:] - counted[0], wandered[1:] - wandered[0]
 
+    def with_parts_of(self, steps: npt.NDArray[np.bool_], count: int) -> "Parts":
+        """Return ``count`` parts of each of these segments that are over, then all; kinds are numbered so."""
+        over = steps & np.isfinite(self.length)
+        length = np.repeat(self.length[over] / count, count)
+        kind = np.tile(np.arange(count), int(over.sum()))
+        return Parts(
+            np.concatenate((np.repeat(self.begin[over], count) + kind * length, self.begin)),
+            np.concatenate((length, self.length)),
+            np.concatenate((np.ones(len(kind)), self.scale)),
+            np.concatenate((kind, count + self.kind)),
+            np.concatenate((np.zeros(len(kind)), self.spread)),
+        )
+
     def over(self, after: float, until: float) -> npt.NDArray[np.bool_]:
         """Return which parts end after one instant and until another, s; shape (c,)."""
         ends = self.begin + self.length

@@ -6,7 +6,14 @@ The equations (1) to (5) are those of docs/explanation/measurement.md, "The mode
 import numpy as np
 from msgspec import Struct
 
-from analyzers.measurement.counter_kind import OWN, WIDEST_NS, Compared, CounterKnowledge
+from analyzers.measurement.counter_kind import (
+    OWN,
+    PART_W,
+    STEP_PARTS,
+    WIDEST_NS,
+    Compared,
+    CounterKnowledge,
+)
 from analyzers.measurement.cuts import Parts
 from analyzers.measurement.knots import AMBIGUOUS, REFRESH_NS, Floats, Ints, Knots
 from analyzers.measurement.power_model import PowerModel, Role
@@ -120,6 +127,8 @@ def counted_by_rivals(
     at_rest_s = (parts.until(t[1:]) - parts.until(t[1:] - took - widest_s))[:, rest]
     regular &= ~(at_rest_s > 0.0).any(axis=1)
     took, grown_j = took[regular], (np.diff(knots.energy_uj[stretch]) / 1e6)[regular]
+    roles = np.append(np.full(STEP_PARTS, Role.WORK), kinds.role[: len(kinds)])
+    parts = parts.with_parts_of(kinds.role[parts.kind] == Role.WORK, STEP_PARTS)
     until, since = parts.until(t[1:][regular]), parts.until(t[:-1][regular])
     earlier = parts.until((t[1:][regular] - windows_s[:, None]).ravel())
     rows = np.empty((1 + len(windows_s), *until.shape))
@@ -128,21 +137,27 @@ def counted_by_rivals(
     scale = np.ones((len(rows), len(took), 1))
     scale[1:, :, 0] = took / windows_s[:, None]
     rows *= scale
-    shares = rows @ np.eye(len(kinds))[parts.kind]
     count, doubt_j2 = len(took), doubt_s2[regular] * (grown_j / took) ** 2 + QUANTUM_J**2
-    change, power_w2 = kinds.role[parts.kind] == Role.CHANGE, kinds.mean_w**2
+    change, power_w2 = roles[parts.kind] == Role.CHANGE, kinds.mean_w**2
     covariance = np.empty((len(OWN), len(rows), count, count))
-    for of, (segments, late_s, noise, _) in zip(covariance, OWN.tolist(), strict=True):
-        own = np.where(change, late_s, segments) ** 2 * power_w2 + parts.spread * (late_s > 0)
-        of[:] = (rows * own) @ rows.transpose(0, 2, 1)
+    for of, (segments, late_s, first, last, noise, _) in zip(covariance, OWN.tolist(), strict=True):
+        own = np.where(change, late_s, segments)
+        own[parts.kind < STEP_PARTS] = 0.0
+        own[parts.kind == 0], own[parts.kind == STEP_PARTS - 1] = first, last
+        own = own**2 * power_w2 + parts.spread * (late_s > 0)
+        some = rows[..., own > 0]
+        of[:] = (some * own[own > 0]) @ some.transpose(0, 2, 1)
         noise_j2 = noise**2 * power_w2 * took * scale[..., 0]
         of.reshape(len(rows), -1)[:, :: count + 1] += noise_j2 + doubt_j2
+    shares = rows @ np.eye(len(roles))[parts.kind]
     factor = np.linalg.cholesky(covariance)
     both = np.concatenate((shares, np.broadcast_to(grown_j[:, None], (len(rows), count, 1))), axis=2)
     whitened = np.linalg.solve(factor, np.broadcast_to(both, (len(OWN), *both.shape)))
     log_det = 2 * np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
     steady = np.array([grown_j @ took, took @ took, grown_j @ grown_j, doubt_j2.sum()])
-    return Compared(whitened[..., :-1], whitened[..., -1], log_det, steady, kinds.expected_of_rivals())
+    of_steps = np.tile([[0.0], [(PART_W * kinds.mean_w) ** -2]], STEP_PARTS)
+    expected = np.concatenate((of_steps, kinds.expected_of_rivals()), axis=1)
+    return Compared(whitened[..., :-1], whitened[..., -1], log_det, steady, expected)
 
 
 def integrating(

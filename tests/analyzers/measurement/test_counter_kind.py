@@ -71,7 +71,7 @@ def test_long_steps_that_scatter_show_the_kind_and_have_narrow_intervals(
     assert np.median(half_widths(late)) < 0.05
 
 
-def test_two_hypotheses_are_weighed_and_their_difference_widens_the_interval() -> None:
+def test_two_hypotheses_are_weighed_and_the_interval_holds_both() -> None:
     one = KnownEnergy(
         energy_uj=1000, low_uj=None, high_uj=None, p2_5_uj=1000, p97_5_uj=1000,
         phase_coverage=None, estimator="shaped", quality="counter kind not known yet (doctor --sensor)",
@@ -80,12 +80,13 @@ def test_two_hypotheses_are_weighed_and_their_difference_widens_the_interval() -
         energy_uj=2000, low_uj=None, high_uj=None, p2_5_uj=2000, p97_5_uj=2000,
         phase_coverage=None, estimator="shaped", quality="ok",
     )  # fmt: skip
-    found = mixed(one, other, 0.25)
-    assert isinstance(found, KnownEnergy)
-    assert (found.energy_uj, found.quality) == (1250, "counter kind not known yet (doctor --sensor)")
-    assert (
-        found.p97_5_uj - 1250 == 1250 - found.p2_5_uj == round(1.96 * (0.75 * 250**2 + 0.25 * 750**2) ** 0.5)
-    )
+    for share, energy_uj in ((0.001, 1001), (0.25, 1250), (0.999, 1999)):
+        found = mixed(one, other, share)
+        assert isinstance(found, KnownEnergy)
+        assert found.energy_uj == energy_uj
+        assert found.p2_5_uj <= 1000
+        assert found.p97_5_uj >= 2000
+        assert found.quality == one.quality
 
 
 def shape_of(played: Load, shown: Counter, shape: EnergyFit, seed: int) -> EnergyFit:
@@ -124,21 +125,30 @@ def test_late_reads_of_a_busy_host_are_no_evidence(name: Name, step_ms: int, win
         assert kind in (None, "boxcar" if window_ms else "integrating"), seed
 
 
-@pytest.mark.parametrize(("period_ms", "suspect_ms"), [(20, 10), (100, 25)])
-def test_a_gpu_that_rests_at_the_end_of_each_step_is_not_taken_for_a_sensor_that_sees_a_part(
-    period_ms: int, suspect_ms: int
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize(
+    ("period_ms", "suspect_ms", "window_ms"), [(20, 10, None), (100, 25, None), (20, 10, 10)]
+)
+def test_rests_within_steps_are_not_taken_for_what_another_kind_of_counter_sees(
+    period_ms: int, suspect_ms: int, window_ms: int | None, *, at_end: bool
 ) -> None:
-    """A script that waits for its GPU, then works on its CPU. Sums of steps on a GPU were 5 % off."""
-    made = load("clean", 50, 200, seed=1)
+    """A script that loads its data first had a boxcar taken for a counter that integrates: 51 % of intervals
+    held. One that works on its CPU last had counters that integrate taken for boxcars: sums were 5 % off."""
+    made = load("clean", 50, 300, seed=1)
     steps_ns = made.steps_ns.copy()
-    steps_ns[:-1, 1] = made.steps_ns[1:, 0] - 200_000
+    if at_end:
+        steps_ns[:-1, 1] = made.steps_ns[1:, 0] - 200_000
+    else:
+        steps_ns[1:, 0] = made.steps_ns[:-1, 1] + 200_000
     shape = EnergyFit()
     shape.suspect(suspect_ms * MS)
     rests = replace(made, steps_ns=steps_ns)
-    steps, meter = play(rests, counter(rests, period_ms * MS, seed=1), shape)
-    assert meter.shape.kind != "boxcar"
+    shown = counter(rests, period_ms * MS, window_ms and window_ms * MS, seed=1)
+    steps, meter = play(rests, shown, shape)
+    assert meter.shape.kind in (None, "boxcar" if window_ms else "integrating")
+    assert held(steps[100:]) > 0.7
     truth_j = sum(step.truth_j for step in steps)
-    assert sum(step.answer.energy_uj for step in steps) / 1e6 == pytest.approx(truth_j, rel=0.005)
+    assert sum(step.answer.energy_uj for step in steps) / 1e6 == pytest.approx(truth_j, rel=0.025)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
-from analyzers.measurement.counter_kind import OWN, Compared, CounterKnowledge
+from analyzers.measurement.counter_kind import OWN, STEP_PARTS, Compared, CounterKnowledge
 from analyzers.measurement.cuts import MAX_CUTS
 from analyzers.measurement.energy import KnownEnergy, Meter, measure
 from analyzers.measurement.energy_fit import EnergyFit
@@ -393,16 +393,17 @@ def test_without_events_lines_are_straight() -> None:
 def test_a_kind_that_is_forgotten_leaves_behind_what_it_explained() -> None:
     """Else a job that came and went would speak for or against a kind of counter for ever."""
     known, rng = CounterKnowledge(), np.random.default_rng(1)
-    shares = rng.uniform(0.0, 0.1, (len(OWN), 1 + len(known.windows_ns), 30, 3))
-    grown_j = shares[..., 0, :, :] @ np.array([280.0, 70.0, 150.0]) + rng.normal(0.0, 0.5, 30)
+    shares = rng.uniform(0.0, 0.1, (len(OWN), 1 + len(known.windows_ns), 30, 3 + STEP_PARTS))
+    shares[..., :STEP_PARTS] = 0.0
+    grown_j = shares[..., 0, :, STEP_PARTS:] @ np.array([280.0, 70.0, 150.0]) + rng.normal(0.0, 0.5, 30)
     grown = np.broadcast_to(grown_j[:, None], shares.shape[:-1])
-    seen = Compared(shares, grown, np.zeros(shares.shape[:2]), np.zeros(4), np.zeros((2, 3)))
+    seen = Compared(shares, grown, np.zeros(shares.shape[:2]), np.zeros(4), np.zeros((2, shares.shape[-1])))
     known.compare(seen, 3)
     before = known._likely(by_expected=False)
     for _ in range(2):
         known.forget(1)
         assert known._likely(by_expected=False) == pytest.approx(before, rel=1e-3)
-        assert not known._normal[..., 1, :].any()
+        assert not known._normal[..., STEP_PARTS + 1, :].any()
 
 
 def test_a_counter_that_is_not_proven_to_integrate_is_not_remembered_as_such() -> None:
