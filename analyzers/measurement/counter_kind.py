@@ -45,8 +45,8 @@ as it lasts. On seeds 1 and 2 of clean and noisy steps of 20, 50 and 130 ms that
 the middle it did so by up to 0.2 a refresh (20/10 ms, noisy, 130 ms, at the begin); counters spoke for their
 own kind by 0.03 to 2."""
 SHORT_S = 0.02
-"""Refreshes that take longer than this ask for less, before a counter is stated to integrate: on 100/25 ms, none
-of the same loads spoke for it by more than 0.02 a refresh."""
+"""Refreshes that take longer than this ask for less, before a counter is stated to integrate: on 100/25 ms,
+none of the same loads spoke for it by more than 0.02 a refresh."""
 SURER = 2.0
 """Times that, to revise it."""
 CLOSER = 5.0

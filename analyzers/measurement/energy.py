@@ -63,8 +63,8 @@ Z = 1.96
 
 LEAST_DOUBT, LIKELY = (Z**-2, 0.0067), 1e-4
 """Of two hypotheses each counts so much in the interval: enough that it holds what either says, or less where
-the other is less likely than `LIKELY`. Of steps of 50 ms with rests, on a counter of 100 ms that integrates, 80
-to 90 % of intervals held."""
+one is less likely than `LIKELY`. Of steps of 50 ms with rests, on a counter of 100 ms that integrates, 80 to
+90 % of intervals held."""
 
 
 class Meter(Struct, frozen=True):
