@@ -241,4 +241,5 @@ async def prune(store: Store, settings: Settings) -> None:
 
 
 def words(removed: dict[str, int]) -> str:
-    return ", ".join(f"{count} rows of {table}" for table, count in removed.items())
+    nothing = "nothing: no row is older than it is kept by the clock readings of its host, or a restart needs it"
+    return ", ".join(f"{count} rows of {table}" for table, count in removed.items()) or nothing

@@ -35,9 +35,10 @@ from collectors.sampling.poller import Poller
 from zeus_stream.clock import boot_id, monotonic_ns, to_next_ns
 from zeus_stream.errors import DeviceError
 from zeus_stream.paths import Places
-from zeus_stream.protocol.commands import RenewLeases, SetControl
+from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.fields import Control, of_host
 from zeus_stream.protocol.notes import ControlRefused, DeviceFound, DeviceGone, PowerProfiles
+from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 
@@ -155,17 +156,18 @@ class Supervisor:
         self._journal.say(outcome)
         self._reply(outcome)
 
-    def decided_elsewhere(self, command: lease_messages.Command) -> str | None:
+    def decided_elsewhere(self, command: lease_messages.Command | SetPlan) -> str | None:
         """Return why a command is not for its analyzer to give: another one decides on the same run.
 
         Both give their commands the same names: an outcome in the log would be that of the other's command.
         """
         guard = self._guards.get(command.gpu)
-        guarding = None if guard is None else guard.controls.get(command.control)
+        control = "graphics_clock" if isinstance(command, SetPlan) else command.control
+        guarding = None if guard is None else guard.controls.get(control)
         held = None if guarding is None else guarding.state.lease
         if held is None or held.owner == command.owner or held.over(monotonic_ns()):
             return None
-        if isinstance(command, SetControl) and command.run != held.run:
+        if not isinstance(command, ReleaseControl) and command.run != held.run:
             return None
         return (
             f"{command.gpu}: could not be commanded: run {held.run} of {held.owner} holds it, an analyzer"

@@ -62,6 +62,7 @@ from zeus_stream.protocol.notes import (
     RunAdmitted,
     SessionEnded,
 )
+from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import AskStatus, No, Status
 from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
@@ -155,6 +156,14 @@ class Client:
         plain = {"owner": "anna", "run": "r", "gpu": GPU, "control": "graphics_clock", "lease_ms": 60_000}
         known = {"command": command, "value": value, "incarnation": self.incarnation, "fence": self._fence}
         return (await self.request(replace(SET_CONTROL, **plain | known | more)))[0]
+
+    async def plan(self, command: str, clock_mhz: int, owner: str) -> Any:
+        """Ask for a plan of one instruction."""
+        plan = SetPlan(
+            command=command, owner=owner, incarnation=self.incarnation, fence=1, run="r", gpu=GPU,
+            lease_ms=60_000, plan="p", iteration_ms=1000, codes=(1,), clocks_mhz=(clock_mhz,), raise_after_us=(0,),
+        )  # fmt: skip
+        return (await self.request(plan))[0]
 
     async def unlock(self, command: str, gpu: str = GPU, control: Control = "graphics_clock") -> Any:
         return await self.release(command, gpu, control)
@@ -522,6 +531,8 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
         other = await client.lock("c3", 1365, owner="berta")
         assert (other.cause, "run r of anna holds it" in other.reason) == ("owned", True)
         assert "start one with --select none" in other.reason
+        plan = await client.plan("c3", 1365, owner="berta")
+        assert (plan.cause, plan.reason) == ("owned", other.reason)
         assert not await client.notes(ControlRefused), (
             "it would be the outcome of anna's command of that name"
         )

@@ -76,6 +76,7 @@ def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(first: SiteLeases,
     assert (site.kept, site.free, site.analyzers) == (frozenset({"shard-0"}), (), 1)
     assert renewed(second, {1: 1}).analyzers == 2
     first.release("shard-0", 1)
+    assert 0 <= second.states()[0].silent_s < PATIENCE_S, "since it was given up"
     assert renewed(first, {0: 1}).kept == frozenset(), "a renewal on its way does not take it back"
     assert renewed(second, {1: 1}).free == (0,)
     assert second.take_shard(0, 60) == 2

@@ -459,7 +459,7 @@ def prune(settings: Settings) -> None:
         archive.flush()
     finally:
         archive.close()
-    click.echo(f"Removed {words(removed)}." if removed else "Nothing is older than it is kept.")
+    click.echo(f"Removed {words(removed)}.")
     if (sizes := compact(path, settings)) is not None:
         click.echo(f"The file has {sizes[1] / 1e6:.0f} MB now; it had {sizes[0] / 1e6:.0f} MB.")
 

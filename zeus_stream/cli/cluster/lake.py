@@ -75,7 +75,7 @@ def keep(settings: Settings, site: "SiteSettings") -> None:
 
     holder = f"{socket.gethostname()}/{os.getpid()}"
     removed = keep_once(site.dsn("lake"), settings, holder=holder, wall_ns=anchor().wall_ns)
-    click.echo(f"Removed {words(removed)}." if removed else "Nothing is older than it is kept.")
+    click.echo(f"Removed {words(removed)}.")
 
 
 @lake.command()
