@@ -249,8 +249,9 @@ def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) ->
         'FROM readings WHERE log_id = $1 AND "offset" >= $2 AND "offset" < $3 ORDER BY "offset", rowid',
         params=[log_id, first, until],
     ).to_arrow_table()
-    [(host,)] = cursor.execute("SELECT host FROM logs WHERE log_id = $1 LIMIT 1", [log_id]).fetchall()
-    for offset, logged_ns, body in columns.to_readings(table):
+    [(last,)] = cursor.execute("SELECT host FROM logs WHERE log_id = $1 LIMIT 1", [log_id]).fetchall()
+    for offset, then, logged_ns, body in columns.to_readings(table):
+        host = then or last  # archives of the first versions have no host here
         yield (
             Frame(
                 log_id=log_id, offset=offset, host=host, t_ns=logged_ns, topic=f"readings/{host}", body=b""

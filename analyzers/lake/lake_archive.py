@@ -141,16 +141,16 @@ class LakeArchive:
 
     def _place(self, frames: Sequence[Frame]) -> None:
         """Read the open bins of these frames' hosts from the lake, unless they are known."""
-        hosts = {frame.host for frame in frames}
+        hosts, logs = {frame.host for frame in frames}, {frame.log_id for frame in frames}
         fresh = {
             log_id: log
             for log_id, log in self._logs.items()
-            if log.host in hosts and log_id not in self._placed
+            if (log.host in hosts or log_id in logs) and log_id not in self._placed
         }
         if fresh:
             assert self.writer.placing is not None
             self.writer.placing.include(restore(FrameReader(self.cursor, fresh, LAKE)))
-        self._placed |= fresh.keys() | {frame.log_id for frame in frames}
+        self._placed |= fresh.keys() | logs
 
     def recover(self) -> bool:
         """Be ready again after a commit that failed. Leases that were lost are dropped.

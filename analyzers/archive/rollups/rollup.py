@@ -15,7 +15,7 @@ stored in the transaction of its frames.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -106,10 +106,14 @@ class Rollups:
             by_log.setdefault(each.frame.log_id, []).append(each)
         closed: list[tuple[_Log, Ints, Ints]] = []
         for log_id, frames in by_log.items():
-            if log_id not in self._logs:
-                closed += self._end_logs_of(frames[0].frame.host)
-                self._logs[log_id] = _Log(host=frames[0].frame.host)
-            closed += _add(self._logs[log_id], frames)
+            for host, named in groupby(frames, key=attrgetter("frame.host")):
+                if (log := self._logs.get(log_id)) is None:
+                    closed += self._end_logs_of(host)
+                    self._logs[log_id] = _Log(host=host)
+                elif log.host != host:  # renamed: what is open goes to the name it had
+                    closed.append((log, *_close(log, None)))
+                    self._logs[log_id] = replace(log, host=host)
+                closed += _add(self._logs[log_id], list(named))
         tables = {
             "seconds": _table((log, rows) for log, rows, _ in closed),
             "minutes": _table((log, rows) for log, _, rows in closed),

@@ -144,8 +144,8 @@ def columnar(schema: pa.Schema, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     return pa.table([pa.array(values, field.type) for values, field in columns], schema=schema)
 
 
-def to_readings(table: pa.Table) -> Iterator[tuple[int, int, Readings]]:
-    """Return offset, logged_ns and body of each frame in rows of the table ``readings``, sorted by offset."""
+def to_readings(table: pa.Table) -> Iterator[tuple[int, str | None, int, Readings]]:
+    """Return offset, host, logged_ns and body of each frame in rows of ``readings``, sorted by offset."""
     from pyarrow.compute import index_in  # noqa: PLC0415  (slow to import, and only a replay needs it)
 
     rows = np.zeros(table.num_rows, READING)
@@ -155,6 +155,8 @@ def to_readings(table: pa.Table) -> Iterator[tuple[int, int, Readings]]:
     gpus = table["gpu"].to_numpy()
     logged_ns = table["logged_ns"].to_numpy()
     offsets, starts = np.unique(table["offset"].to_numpy(), return_index=True)
-    for offset, (start, end) in zip(offsets, pairwise([*starts, table.num_rows]), strict=True):
+    hosts = table["host"].take(starts).to_pylist()
+    spans = pairwise([*starts, table.num_rows])
+    for offset, host, (start, end) in zip(offsets, hosts, spans, strict=True):
         names, rows["gpu"][start:end] = np.unique(gpus[start:end], return_inverse=True)
-        yield int(offset), int(logged_ns[start]), Readings(tuple(names), rows[start:end].tobytes())
+        yield int(offset), host, int(logged_ns[start]), Readings(tuple(names), rows[start:end].tobytes())

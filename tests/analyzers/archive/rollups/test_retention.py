@@ -104,6 +104,24 @@ def test_no_energy_is_counted_twice_or_lost_by_restarts(
     assert found == bins(archive)
 
 
+@pytest.mark.parametrize("batch", [29, 1000])
+def test_energy_goes_to_the_name_that_the_host_had_then(
+    archive: DuckdbFile, tmp_path: Path, batch: int
+) -> None:
+    archive.put([world()])
+    stored = [(replace(each, host=HOST if n < 55 else "new"), body) for n, (each, body) in enumerate(world())]
+    for begin in range(0, len(stored), batch):
+        with opened(tmp_path / "renamed.duckdb") as renamed:
+            renamed.put([stored[begin : begin + batch]])
+            figures = [
+                ask(renamed, f"SELECT {count} FROM {table} WHERE host = '{HOST}'")
+                for count, table in (("count(*)", "readings"), ("sum(readings)", "seconds"))
+            ]
+            total = ask(renamed, "SELECT sum(energy_j) FROM seconds")
+    assert figures[0] == figures[1]
+    assert total == [(pytest.approx(ask(archive, "SELECT sum(energy_j) FROM seconds")[0][0]),)]
+
+
 def test_a_commit_that_fails_counts_nothing(archive: DuckdbFile, tmp_path: Path) -> None:
     archive.put([world()])
     stored = world()
