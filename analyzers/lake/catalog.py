@@ -31,6 +31,8 @@ RETRIES = {"max_retry_count": 100, "retry_wait_ms": 200, "retry_backoff": 1.0}
 """Of a commit that another writer's came before: 20 s, for it is tried again from outside after that."""
 CAUSE_LETTERS = 400
 """Of the words of DuckDB in a sentence of ours."""
+AWAY = "Unable to connect to Postgres"
+"""What DuckDB says before this is of its own parts."""
 EXTENSIONS = ("ducklake", "postgres_scanner")
 SIGNED_ONLY = "SET allow_unsigned_extensions = false"
 """Cannot be undone. To check the signatures of two files from wheels took 0.30 s of a core, of 0.45 s in all;
@@ -98,10 +100,8 @@ def attach(
                 connection.execute(attaching)
             connection.execute(f"USE {LAKE}")
         except duckdb.Error as wrong:
-            raise StorageError(
-                f"lake: could not be opened: {first_line(str(wrong))}. Check --database and the rights of its"
-                " role; `zeus-stream lake create` makes a lake."
-            ) from wrong
+            cure = "Check --database and the rights of its role; `zeus-stream lake create` makes a lake."
+            raise StorageError(f"lake: could not be opened: {why(str(wrong), cure)}") from wrong
     except BaseException:
         connection.close()
         raise
@@ -157,10 +157,12 @@ def _check_writable(connection: Connection, data: str) -> None:
         raise StorageError(f"lake: could not write to {data}: {why(str(wrong))}") from wrong
 
 
-def why(says: str) -> str:
-    """Return what went wrong by the words of DuckDB, and what to do about it."""
+def why(says: str, cure: str = "Look at the servers of the lake.") -> str:
+    """Return what went wrong by the words of DuckDB, and what to do about it. ``cure``: of another cause."""
     cause = " ".join(says.split())[:CAUSE_LETTERS].rstrip(".")  # DuckLake has it in a later line
-    return object_store.trouble(says) or f"{cause}. Look at the servers of the lake."
+    if (away := says.find(AWAY)) >= 0:
+        return f"{first_line(says[away:])}. Start PostgreSQL, or correct --database, its role or its password."
+    return object_store.trouble(says) or f"{cause}. {cure}"
 
 
 def create(dsn: str, data: str, settings: Settings) -> bool:

@@ -14,6 +14,7 @@ PREFIXES = ("s3://", "s3a://", "s3n://")
 """Of the URL of a bucket."""
 _CODE = re.compile(r"\bHTTP (?:code )?(\d{3})\b")
 _SILENT = re.compile(r"Could not (?:connect|resolve|establish)|[Tt]imed? ?out|Connection")
+_FILE = re.compile(r"[\"']([^\"']*/ducklake-[-0-9a-f]+\.parquet)")
 CURE = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL unless it is Amazon's."
 
 
@@ -46,7 +47,7 @@ def secret(environ: Mapping[str, str]) -> dict[str, str | bool]:
 
 
 def trouble(says: str) -> str | None:
-    """Return what is wrong with the object store, by DuckDB's error, and what to do; None: nothing."""
+    """Return what is wrong with the files, by DuckDB's error, and what to do; None: nothing."""
     code = _CODE.search(says)
     match code and int(code[1]):
         case 401 | 403:
@@ -60,4 +61,6 @@ def trouble(says: str) -> str | None:
             )
     if "HTTP" in says and _SILENT.search(says):
         return "the object store does not answer. Start it, or correct AWS_ENDPOINT_URL."
+    if lost := _FILE.search(says):
+        return f"{lost[1]} is missing or damaged. Restore this file from the backup of the lake."
     return None

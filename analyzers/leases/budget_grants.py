@@ -40,6 +40,8 @@ class BudgetGrants:
         """``leases``: for this thread alone. Make the tables, unless they are there."""
         self._leases = leases
         self._site = leases.site
+        self.known: tuple[Budget, ...] = ()
+        """Of the site, at the last exchange; those that are over are left out."""
         leases.run(files("analyzers.leases").joinpath("budgets.sql").read_bytes())
 
     def exchange(
@@ -116,9 +118,8 @@ class BudgetGrants:
                 which = self._site, budget.group
                 connection.execute("DELETE FROM zs.budget_gpus WHERE site = %s AND budget = %s", which)
                 connection.execute("DELETE FROM zs.budget_grants WHERE site = %s AND budget = %s", which)
-        return [
-            budget for budget in known if not over(budget, now_ns) and in_force([budget], now_ns + LEAD_NS)
-        ]
+        self.known = tuple(budget for budget in known if not over(budget, now_ns))
+        return [budget for budget in self.known if in_force([budget], now_ns + LEAD_NS)]
 
     def _book(self, connection: psycopg.Connection, name: str) -> tuple[Grants, dict[str, str]]:
         """Return the grants of a budget, and the host of each of its GPUs."""

@@ -27,6 +27,7 @@ from analyzers.service.analyzer import only_analyzer
 from analyzers.shards.roll_call import RollCall
 from analyzers.shards.shard import SharedSite, decide, places_of
 from analyzers.shards.site_budgets import DecidedShard, SiteBudgets
+from analyzers.state_files.budgets import says
 from zeus_stream import own_cost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.site_settings import SiteSettings
@@ -334,6 +335,7 @@ class ShardedAnalyzer:
                 ("shards", f"shard {shard}", f"is decided here under epoch {lease.epoch}")
                 for shard, lease in sorted(self._held.items())
             ),
+            *(("budgets", each.group, says(each, anchor().wall_ns)) for each in site.budgets.known),
         ]
 
 

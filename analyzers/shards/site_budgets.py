@@ -82,6 +82,11 @@ class SiteBudgets:
         self._turn = anyio.Lock()
         self.trouble: str | None = None
 
+    @property
+    def known(self) -> tuple[Budget, ...]:
+        """Return the budgets of the site, whichever machine set them."""
+        return () if self._grants is None else self._grants.known
+
     async def run(self) -> None:
         """Exchange until cancelled."""
         try:

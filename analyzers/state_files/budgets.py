@@ -212,7 +212,9 @@ def without(listed: Iterable[Budget], group: str, now_ns: int) -> tuple[Budget, 
     ending = [budget for budget in listed if budget.group == group]
     if not ending:
         there = ", ".join(budget.group for budget in listed) or "none is set"
-        raise RefusedError(f"budget {group}: could not be ended: there is none. Name one of: {there}.")
+        raise RefusedError(
+            f"budget {group}: could not be ended: it was not set on this machine. Name one of: {there}."
+        )
     others = tuple(budget for budget in listed if budget.group != group)
     if not in_force(ending, now_ns):
         return others

@@ -129,7 +129,7 @@ def test_a_catalog_without_our_tables_is_one_sentence(dsn: str, data: Path) -> N
     with pytest.raises(StorageError, match=r"no tables of ours\. Run `zeus-stream lake create`"):
         take(dsn, "a")
     leases.close()
-    with pytest.raises(StorageError, match=r"could not be opened.*Check --database"):
+    with pytest.raises(StorageError, match=r"could not be opened: Unable to connect.*Start PostgreSQL"):
         catalog.attach("host=/nowhere dbname=lake", SETTINGS)
     with pytest.raises(StorageError, match=r"PostgreSQL of the site: could not be asked.*Start the server"):
         SiteLeases("host=/nowhere dbname=lake", SITE, "a").log_positions()

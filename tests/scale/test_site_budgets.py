@@ -125,6 +125,9 @@ class BudgetedSite(ShardedSite):
         subprocess.run([*command, "--dir", str(self.where["a"])], check=True, capture_output=True)
         until(lambda: self.sums_w() and self.sums_w()[-1] <= BUDGET_W)
         until(lambda: 0 < self.granted_w() <= BUDGET_W)
+        listing = [*command[:4], "--dir", str(self.where["b"])]  # set on the machine of the other analyzer
+        shown = subprocess.run(listing, check=True, capture_output=True, text=True)
+        assert f"all: {BUDGET_W} W for every GPU of the site" in shown.stdout
 
 
 @pytest.mark.sweep

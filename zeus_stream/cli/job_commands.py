@@ -199,16 +199,27 @@ def budget(
         budgets.store(where.budgets, budgets.with_one(listed, budgets.checked(new, "budget")))
         click.echo(budgets.says(new, now_ns))
     else:
-        for each in listed:
-            click.echo(budgets.says(each, now_ns))
-        if not listed:
-            click.echo("No power budget is set.")
-        else:
+        of_site = _budgets_of_site(settings)
+        known = [budgets.says(each, now_ns) for each in listed] if of_site is None else of_site
+        click.echo("\n".join(known) or "No power budget is set.")
+        if known and of_site is None:
             for query in (budgets.SUMS, budgets.TRACKING, budgets.SHARES):
                 if (table := ask_sql(settings, query)).num_rows:
                     write(table, "table", sys.stdout)
     if settings.analyzer is None and holder(where.run / "analyzer.lock") is None:
         click.echo("No analyzer runs here. The budget takes effect once one is started.", err=True)
+
+
+def _budgets_of_site(settings: Settings) -> list[str] | None:
+    """Return a line for each budget of the site that the analyzer here shares; None: it shares none."""
+    from zeus_stream.transport.client import analyzer, status
+
+    if settings.analyzer is not None or holder(places(os.environ).run / "analyzer.lock") is None:
+        return None
+    rows = status(analyzer(os.environ, None), "analyzer").rows
+    if not any((section, name) == ("analyzer", "site") for section, name, _ in rows):
+        return None
+    return [says for section, _, says in rows if section == "budgets"]
 
 
 def _new_budget(
