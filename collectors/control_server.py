@@ -185,8 +185,8 @@ class ControlServer:
             way.send(codec.encode(self._refused(request, objection)))
             return
         match request:
-            case SetControl() | ReleaseControl() | SetPlan() if (
-                objection := self._guards.decided_elsewhere(request)
+            case SetControl() | ReleaseControl() | SetPlan() if objection := self._guards.decided_elsewhere(
+                request
             ):
                 way.send(codec.encode(self._refused(request, objection, "owned")))
                 if request.owner not in self._second and len(self._second) < MAX_SECOND:

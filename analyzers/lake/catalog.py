@@ -161,7 +161,9 @@ def why(says: str, cure: str = "Look at the servers of the lake.") -> str:
     """Return what went wrong by the words of DuckDB, and what to do about it. ``cure``: of another cause."""
     cause = " ".join(says.split())[:CAUSE_LETTERS].rstrip(".")  # DuckLake has it in a later line
     if (away := says.find(AWAY)) >= 0:
-        return f"{first_line(says[away:])}. Start PostgreSQL, or correct --database, its role or its password."
+        return (
+            f"{first_line(says[away:])}. Start PostgreSQL, or correct --database, its role or its password."
+        )
     return object_store.trouble(says) or f"{cause}. {cure}"
 
 

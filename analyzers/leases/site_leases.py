@@ -32,8 +32,8 @@ OUTBOX_BYTES = 64 << 20
 """Rows of a shard that wait for the lake; the oldest leave for more."""
 SHED_EVERY = 100
 """Times that rows are stored between two looks at how many wait."""
-GIVEN_UP: LiteralString = "interval '1 hour'"
-"""For so long has a lease been over when its holder gives it up: nobody waits for that holder."""
+GIVEN_UP_S = 3600.0
+"""A lease that is given up counts as over for so long: nobody waits for its holder."""
 COMMIT_LOCK = "hashtext('zs.commit')"
 """Held while a lake's snapshot is committed: commits that race for it are done again and again."""
 ROWS = "rows"
@@ -180,8 +180,9 @@ class SiteLeases:
     def release(self, name: str, epoch: int) -> None:
         """Give a lease up: another process may take it at once."""
         self._run(
-            f"UPDATE zs.leases SET until = now() - {GIVEN_UP}, holder = ''"
+            "UPDATE zs.leases SET until = now() - %(over)s * interval '1 s', holder = ''"
             " WHERE site = %(site)s AND name = %(name)s AND epoch = %(epoch)s",
+            over=GIVEN_UP_S,
             name=name,
             epoch=epoch,
         )
@@ -190,16 +191,16 @@ class SiteLeases:
         with self.working() as connection:
             cursor = connection.cursor(row_factory=class_row(LeaseState))
             return cursor.execute(
-                f"""
+                """
                 SELECT name, CASE WHEN until < now() THEN 'none' ELSE holder END AS holder, epoch, next,
                     extract(epoch FROM until - now())::float8 AS left_s,
-                    CASE holder WHEN '' THEN extract(epoch FROM now() - until - {GIVEN_UP})
+                    CASE holder WHEN '' THEN extract(epoch FROM now() - until) - %s
                         ELSE greatest(ttl_s - extract(epoch FROM until - now()), 0) END::float8 AS silent_s,
                     behind_ms / 1000.0::float8 AS behind_s
                 FROM zs.leases WHERE site = %s
                 ORDER BY rtrim(name, '0123456789'), length(name), name
                 """,
-                (self.site,),
+                (GIVEN_UP_S, self.site),
             ).fetchall()
 
     # ---- parts of the stream, and the outbox

@@ -241,5 +241,7 @@ async def prune(store: Store, settings: Settings) -> None:
 
 
 def words(removed: dict[str, int]) -> str:
-    nothing = "nothing: no row is older than it is kept by the clock readings of its host, or a restart needs it"
+    nothing = (
+        "nothing: no row is older than it is kept by the clock readings of its host, or a restart needs it"
+    )
     return ", ".join(f"{count} rows of {table}" for table, count in removed.items()) or nothing

@@ -35,7 +35,7 @@ from collectors.sampling.poller import Poller
 from zeus_stream.clock import boot_id, monotonic_ns, to_next_ns
 from zeus_stream.errors import DeviceError
 from zeus_stream.paths import Places
-from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
+from zeus_stream.protocol.commands import ReleaseControl, RenewLeases
 from zeus_stream.protocol.fields import Control, of_host
 from zeus_stream.protocol.notes import ControlRefused, DeviceFound, DeviceGone, PowerProfiles
 from zeus_stream.protocol.pipelines import SetPlan

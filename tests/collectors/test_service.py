@@ -161,7 +161,8 @@ class Client:
         """Ask for a plan of one instruction."""
         plan = SetPlan(
             command=command, owner=owner, incarnation=self.incarnation, fence=1, run="r", gpu=GPU,
-            lease_ms=60_000, plan="p", iteration_ms=1000, codes=(1,), clocks_mhz=(clock_mhz,), raise_after_us=(0,),
+            lease_ms=60_000, plan="p", iteration_ms=1000, codes=(1,), clocks_mhz=(clock_mhz,),
+            raise_after_us=(0,),
         )  # fmt: skip
         return (await self.request(plan))[0]
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -21,6 +22,7 @@ from tests.analyzers.archives import frames, rows
 from tests.scale.held_part import SETTINGS, take
 from tests.scale.servers import Postgres
 from zeus_stream.cli.cluster.lake import role as role_command
+from zeus_stream.cli.cluster.lake import sql as sql_command
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.queries import Query
 
@@ -88,6 +90,16 @@ def test_a_database_without_a_lake_is_one_sentence(database: str) -> None:
         roles.grant(database, NAME, None)
     with pytest.raises(StorageError, match=r"could not change roles: .* Name its owner"):
         roles.grant("host=/nowhere dbname=x", NAME, None)
+
+
+def test_a_file_that_is_gone_is_named_with_its_cure(filled: str) -> None:
+    connection = catalog.attach(filled, SETTINGS, read_only=True)
+    listing = f"FROM ducklake_list_files('{catalog.LAKE}', 'readings')"
+    for file, *_ in connection.execute(listing).fetchall():
+        Path(file).unlink()
+    connection.close()
+    done = CliRunner().invoke(sql_command, ["--database", filled, "SELECT sum(energy_mj) FROM readings"])
+    assert "is missing or damaged. Restore this file from the backup of the lake." in str(done.exception)
 
 
 def test_queries_on_a_lake_are_bounded_and_outlast_a_kill_of_the_database(
