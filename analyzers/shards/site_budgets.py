@@ -80,12 +80,9 @@ class SiteBudgets:
         """Of hosts that are at the broker, or were."""
         self._changed = 0
         self._turn = anyio.Lock()
+        self.known: tuple[Budget, ...] = ()
+        """Of the site, whichever machine set them."""
         self.trouble: str | None = None
-
-    @property
-    def known(self) -> tuple[Budget, ...]:
-        """Return the budgets of the site, whichever machine set them."""
-        return () if self._grants is None else self._grants.known
 
     async def run(self) -> None:
         """Exchange until cancelled."""
@@ -136,6 +133,7 @@ class SiteBudgets:
         grants = self._grants
         here = budgets.load(self._file, self._groups)
         granted = grants.exchange(here, self._gpus, uses, anchor().wall_ns)
+        self.known = grants.known
         return granted, {use.shard: grants.hosts(use.shard) for use in uses if granted.get(use.shard)}
 
     def _see_gpus(self) -> None:
