@@ -101,6 +101,7 @@ def test_each_visit_says_which_limit_is_best_so_far_and_by_how_much_it_may_be_of
     visits = [last[number] for number in sorted(last)]
     for at, row in enumerate(visits):
         assert row.best_w in {each.power_limit_w for each in visits[: at + 1]}
+    assert any(row.best_w != row.power_limit_w for row in visits), "a visit of another than the best"
     bounds = [row.best_excess_p95_percent for row in visits]
     assert (visits[-1].best_w, bounds[-1]) == (decision.power_limit_w, decision.excess_p95_percent)
     assert None not in bounds
