@@ -222,24 +222,6 @@ def test_what_the_files_have_is_played_and_a_pool_as_one(traces: Path, tmp_path:
     assert pool["world"].to_pylist() == ["v100+a40 squad"]
 
 
-def test_games_of_other_traces_or_job_groups_are_played_again(traces: Path, tmp_path: Path) -> None:
-    cluster = tmp_path / "cluster.csv"
-    of = Wanted(traces=traces, players=["default"], seeds=1, gpus=["v100"], cluster=cluster)
-    known = []
-    for level, recurrences in (("84.0", 6), ("80.0", 6), ("80.0", 8)):
-        rows = "".join(f"a,{10 * at},5\n" for at in range(recurrences))
-        cluster.write_text(f"group,submitted_s,runtime_s\n{rows}")
-        (traces / "workloads.csv").write_text(
-            "dataset,optimizer,default_batch_size,target_metric,max_epochs,lower_is_better\n"
-            f"squad,adamw,32,{level},{9 if level == '84.0' else 5},0\n"
-        )
-        train = (traces / "summary_train.csv").read_text(encoding="utf-8")
-        (traces / "summary_train.csv").write_text(train.replace("84.0", level), encoding="utf-8")
-        _, says = played(tmp_path / "a.duckdb", of)
-        known.append(re.findall(r"(\d+) of (\d+) games are in", says))
-    assert known == [[], [], [("1", "2")]]  # the last has other job groups only
-
-
 def test_a_workload_that_no_size_reaches_is_named(traces: Path, tmp_path: Path) -> None:
     (traces / "workloads.csv").write_text(
         "dataset,optimizer,default_batch_size,target_metric,max_epochs,lower_is_better\nsquad,adamw,32,84.0,1,0\n"
