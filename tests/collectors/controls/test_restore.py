@@ -139,7 +139,7 @@ def test_a_gpu_that_is_gone_and_a_record_that_makes_no_sense_do_not_keep_the_oth
     done = outcomes(tmp_path, "simulated:v100x1")
     assert {outcome.says for outcome in done if not outcome.left} == {f"{gpus[0].gpu}: {RESTORED}"}
     left = " ".join(outcome.says for outcome in done if outcome.left)
-    assert "GPU-broken.json: could not be understood" in left
+    assert "GPU-broken: its restore record is damaged" in left
     assert f"{gpus[1].gpu}: could not be restored to 220 W: no such GPU is there" in left
     assert read(records, gpus[1].gpu) is not None
 
