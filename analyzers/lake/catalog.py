@@ -32,7 +32,7 @@ RETRIES = {"max_retry_count": 100, "retry_wait_ms": 200, "retry_backoff": 1.0}
 CAUSE_LETTERS = 400
 """Of the words of DuckDB in a sentence of ours."""
 AWAY = "Unable to connect to Postgres"
-"""What DuckDB says before this is of its own parts."""
+"""Begin of the words of PostgreSQL in those of DuckDB."""
 EXTENSIONS = ("ducklake", "postgres_scanner")
 SIGNED_ONLY = "SET allow_unsigned_extensions = false"
 """Cannot be undone. To check the signatures of two files from wheels took 0.30 s of a core, of 0.45 s in all;

@@ -197,7 +197,7 @@ class Observe(Struct, frozen=True):
     trials: tuple[Trial, ...]
     reason: str
     chosen: Choose | None = None
-    """What an adaptive search would choose by then, and how sure it is. None: the selector is to choose."""
+    """The choice of an adaptive search by then, and how sure it is. None: the selector is to choose."""
 
 
 Instruction: TypeAlias = Apply | Release | MeasureTrial | Decide | Observe
