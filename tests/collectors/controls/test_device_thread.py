@@ -138,7 +138,8 @@ def test_a_device_that_nobody_uses_is_read_seldom_and_at_once_when_it_is_used(tm
         first, second, *_ = changes(watch, 2)
         assert first[0] < used_ns < first[1], "it is read at once, and its bounds reach back over the pause"
         assert second[1] - second[0] < schedule.RELAXED_NS // 2
-        assert watch.sampled.period_ns == period_ns, "a pause says nothing of the period"
+        near = pytest.approx(period_ns, rel=0.01)  # the change after it may say a little
+        assert watch.sampled.period_ns == near, "a pause says nothing of the period"
         assert begin_ns < first[0]
 
 
