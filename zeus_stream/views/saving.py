@@ -22,7 +22,7 @@ UNKNOWN: Mapping[str, Any] = {
     "time_added_percent": None, "time_added_low_percent": None, "time_added_high_percent": None,
     "saved_j": None, "would_save_j": None, "stretches": None, "absent": "the limit found was not measured",
 }  # fmt: skip
-"""The saving of a limit that nothing above it is known of."""
+"""The saving of a limit while no higher limit was measured."""
 SAME_W = 0.5
 """Limits that differ by less are the same."""
 

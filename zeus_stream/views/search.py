@@ -139,10 +139,8 @@ def trials_of_rows(
     views = []
     for place in sorted(visits, key=lambda place: (place[0], -place[1], place[2])):
         (number, limit_w, confirms), own = place, visits[place]
-        (energy, time), found = (
-            known[place],
-            known.get((number, found_w or 0.0, False), (UNMEASURED, UNMEASURED)),
-        )
+        energy, time = known[place]
+        found = known.get((number, found_w or 0.0, False), (UNMEASURED, UNMEASURED))
         mark: Mark = "found" if limit_w == found_w else ""
         views.append(
             TrialView(
