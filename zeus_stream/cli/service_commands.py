@@ -185,7 +185,7 @@ def status(
     from zeus_stream.transport.client import status as ask_status
 
     where = analyzer(os.environ, settings.analyzer)
-    processes = ("collector", "analyzer") if settings.analyzer is None else ("analyzer",)
+    processes = _processes_here() if settings.analyzer is None else ("analyzer",)
     if verbose:
         states, silent = _ask_each(processes, lambda process: ask_status(where, process, READY_S))
         _print_internals(states, as_json=as_json)
@@ -194,10 +194,22 @@ def status(
             processes, lambda process: ask_now(where, process=process, timeout_s=READY_S)
         )
         _print_now(answers, silent, as_json=as_json)
+    for sentence in silent.values():
+        click.echo(f"zeus-stream: {sentence}", err=True)
     if silent:
-        for sentence in silent.values():
-            click.echo(f"zeus-stream: {sentence}", err=True)
         sys.exit(1)
+
+
+def _processes_here() -> tuple[str, ...]:
+    """Return the services to ask: both, unless only one of them was ever started here."""
+    run, both = places(os.environ).run, ("collector", "analyzer")
+    here = tuple(process for process in both if (run / f"{process}.lock").exists())
+    if len(here) != 1:
+        return both
+    (absent,) = set(both) - set(here)
+    says = f"No {absent} was started in {run}. One elsewhere is asked on its host, with its ZEUS_STREAM_DIR."
+    click.echo(says, err=True)
+    return here
 
 
 def _ask_each(processes: Sequence[str], ask: Callable[[str], T]) -> tuple[dict[str, T], dict[str, str]]:

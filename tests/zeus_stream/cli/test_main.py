@@ -188,6 +188,16 @@ def test_status_of_nothing_says_what_to_start(zeus: Cli) -> None:
     assert "Traceback" not in completed.stderr
 
 
+def test_status_of_a_host_whose_analyzer_is_elsewhere_is_no_fault(zeus: Cli) -> None:
+    with zeus.serving("collect", "--device", SIMULATED):
+        shown = zeus("status")
+        assert (shown.returncode, "collector" in shown.stdout) == (0, True)
+        assert shown.stderr.startswith("No analyzer was started in ")
+        services = json.loads(zeus("status", "--json").stdout)["services"]
+        assert [each["name"] for each in services] == ["collector"]
+    assert zeus("status").returncode == 1, "the collector was started here, and is gone"
+
+
 @pytest.fixture(scope="module")
 def site() -> Iterator[Cli]:
     """A setup whose collector and analyzer run."""
