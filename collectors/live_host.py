@@ -1,6 +1,6 @@
 """The live state of one host, for screens and exporters that ask its collector. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -19,9 +19,14 @@ def host_snapshot(
     wall_ns: int,
     trouble: str,
     counters: Sequence[tuple[str, int]],
+    leased_mw: Mapping[str, int],
     host: str | None,
 ) -> Snapshot:
-    """Return the state of a host. ``now_ns``: CLOCK_MONOTONIC. ``host``: only its rows; None: this one's."""
+    """Return the state of a host.
+
+    ``now_ns``: CLOCK_MONOTONIC. ``leased_mw``: limits that leases hold, by GPU. ``host``: its rows
+    alone; None: those of this one.
+    """
     here = HostNow(host=name, state="connected", trouble=trouble)
     base = Snapshot(
         process="collector",
@@ -32,8 +37,10 @@ def host_snapshot(
     )
     snapshot = latest.snapshot(base, _runs(sessions, name), now_ns, host=host)
     pods = {gpu: session.pod for session in sessions if not session.over for gpu in session.gpus}
-    gpus = tuple(replace(each, pod=pods.get(each.gpu)) for each in snapshot.gpus)
-    return replace(snapshot, gpus=gpus) if any(pods.values()) else snapshot
+    gpus = tuple(
+        replace(each, pod=pods.get(each.gpu), leased_mw=leased_mw.get(each.gpu)) for each in snapshot.gpus
+    )
+    return replace(snapshot, gpus=gpus)
 
 
 def _runs(sessions: Sequence[PublisherSession], host: str) -> list[RunNow]:

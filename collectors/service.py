@@ -309,6 +309,7 @@ class CollectorService:
                 ("messages refused", self._publish.senders.wrong_messages),
                 (SESSIONS_BEGUN, self._publish.begun),
             ],
+            leased_mw=self._guards.leased_mw,
             host=host,
         )
 

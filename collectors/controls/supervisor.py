@@ -137,6 +137,12 @@ class Supervisor:
         return sum(c.state.lease is not None for g in self._guards.values() for c in g.controls.values())
 
     @property
+    def leased_mw(self) -> dict[str, int]:
+        """Return the power limits that leases hold, by GPU."""
+        limits = ((gpu, guard.controls.get("power_limit")) for gpu, guard in self._guards.items())
+        return {gpu: each.state.limits.last for gpu, each in limits if each and each.state.lease is not None}
+
+    @property
     def looked(self) -> bool:
         """Every device that the bus named has its description here, or has given its reason."""
         watches = self._watches.values()

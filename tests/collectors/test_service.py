@@ -805,6 +805,7 @@ async def test_the_live_state_has_the_gpus_their_limits_and_who_uses_them(zeus_d
     assert (now.process, now.lag_ms, now.archive_id) == ("collector", None, None)
     assert (first.gpu, first.run, first.state, first.found_mw) == (GPU, "r", "there", 300_000)
     assert (second.run, second.limit_mw) == (None, 300_000)
+    assert (first.leased_mw, second.leased_mw) == (250_000, None)
     assert [(run.run, run.job, run.gpus, run.step_j) for run in now.runs] == [("r", "job", (GPU,), None)]
     assert dict(now.counters) | {"leases": 1, "commands applied": 1} == dict(now.counters)
     assert (elsewhere.gpus, elsewhere.totals.gpus) == ((), 2)

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 GPU = 'host="a", gpu="0", gpu_uuid="GPU-1"'
-RUNS = 'zeus_stream_run_info{run="r", training_job="j", host="a", phase="chosen"}'
-ENFORCED = f'zeus_stream_gpu_power_limit_watts{{{GPU}, state="enforced"}}'
+RUNS = 'zeus_stream_run_info{run="r", training_job="j", host="b", phase="chosen"}'
+REQUESTED = f'zeus_stream_gpu_power_limit_watts{{{GPU}, state="requested"}}'
+LEASED = f'zeus_stream_gpu_power_limit_watts{{{GPU}, state="leased"}}'
 FOUND = f'zeus_stream_gpu_power_limit_watts{{{GPU}, state="found"}}'
 GAPS = 'zeus_stream_gap_items_total{process="analyzer", host="a", what="readings"}'
 FIRED: Mapping[str, tuple[Mapping[str, str], str]] = {
@@ -13,11 +14,8 @@ FIRED: Mapping[str, tuple[Mapping[str, str], str]] = {
     "ZeusStreamHostSilent": ({'zeus_stream_host_up{process="analyzer", host="a"}': "1 0x300"}, "10m"),
     "ZeusStreamGpuSilent": ({f"zeus_stream_gpu_up{{{GPU}}}": "1 0x300"}, "10m"),
     "ZeusStreamLag": ({'zeus_stream_lag_seconds{process="analyzer"}': "0 30x300"}, "10m"),
-    "ZeusStreamGaps": (
-        {'zeus_stream_gap_items_total{process="analyzer", host="a", what="readings"}': "0x3 9x300"},
-        "10m",
-    ),
-    "ZeusStreamLimitLeftInForce": ({ENFORCED: "175x300", FOUND: "250x300"}, "30m"),
+    "ZeusStreamGaps": ({GAPS: "_x3 9x300"}, "10m"),
+    "ZeusStreamLimitLeftInForce": ({REQUESTED: "175x300", FOUND: "250x300", RUNS: "1x300"}, "30m"),
     "ZeusStreamIdleGpu": (
         {
             f"zeus_stream_gpu_energy_joules_total{{{GPU}}}": "0+9000x300",
@@ -31,8 +29,10 @@ QUIET: Mapping[str, str] = {
     'zeus_stream_up{process="analyzer", instance="i"}': "1x300",
     f"zeus_stream_gpu_up{{{GPU}}}": "1x300",
     'zeus_stream_lag_seconds{process="analyzer"}': "0x300",
-    ENFORCED: "175x300",
+    REQUESTED: "175x300",
+    LEASED: "175x300",
     FOUND: "250x300",
+    GAPS: "9x300",
     RUNS: "1x300",
     f"zeus_stream_gpu_energy_joules_total{{{GPU}}}": "0+9000x300",
     f"zeus_stream_gpu_utilization_ratio{{{GPU}}}": "1x300",

@@ -27,7 +27,7 @@ FOLDER = ROOT / "packaging" / "grafana"
 ALERTS = ROOT / "packaging" / "prometheus" / "alerts.yml"
 WORDS = {
     "sum", "max", "rate", "increase", "by", "count", "ignoring", "on", "unless", "and", "or", "vector",
-    "max_over_time", "state",
+    "max_over_time", "offset", "state",
 }  # fmt: skip
 SCRIPT = """
 import time, zeus_stream

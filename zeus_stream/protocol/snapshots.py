@@ -60,6 +60,8 @@ class GpuNow(Struct, frozen=True, kw_only=True):
     requested_mw: Milliwatts | None
     found_mw: Milliwatts | None
     """The limit before any change of ours."""
+    leased_mw: Milliwatts | None = None
+    """The limit that a lease of an analyzer holds. None: none does. Only a collector says so."""
     least_mw: Milliwatts | None
     most_mw: Milliwatts | None
     clock_mhz: Clock | None

@@ -62,8 +62,8 @@ _GPU = (
 )  # fmt: skip
 """By figure of a GPU: name, name and unit of OpenTelemetry, field of `GpuNow`, its scale, help."""
 _LIMITS = (
-    ("enforced", "limit_mw"), ("requested", "requested_mw"), ("found", "found_mw"), ("least", "least_mw"),
-    ("most", "most_mw"),
+    ("enforced", "limit_mw"), ("requested", "requested_mw"), ("leased", "leased_mw"), ("found", "found_mw"),
+    ("least", "least_mw"), ("most", "most_mw"),
 )  # fmt: skip
 _DCGM = (
     ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", "power_mw", 1e-3),
@@ -110,7 +110,7 @@ def gpu_families(snapshot: Snapshot, dcgm: Names = "none") -> list[Family]:
     ]
     families += [
         family("zeus_stream_gpu_power_limit_watts",
-               "Power limits of the GPU: in force, requested, found before any change, least and most.",
+               "Power limits of the GPU: in force, requested, held by a lease, found before, least and most.",
                limits, "zeus_stream.gpu.power.limit", "W"),
         family("zeus_stream_gpu_info", "1 for each GPU, with its model, driver and kind of sensor.", infos),
         family("zeus_stream_gpu_up",
