@@ -146,7 +146,7 @@ gpu: install     ## meet a real GPU in ten minutes: recordings, its sensor card,
 	$(BIN)/python -m benchmarks.gpu $(GPU) $(if $(OBSERVE),--observe)
 
 soak: install    ## 1000 simulated worlds and KILLS SIGKILLs of real processes: one table
-	$(BIN)/python -m benchmarks.faults.exercises --only worlds,kills --kills $(KILLS)
+	$(BIN)/python -m benchmarks.faults.exercises --only worlds kills --kills $(KILLS)
 
 fuzz: install    ## new examples for every property; then the decoders with atheris, for SECONDS=60
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile new

@@ -22,7 +22,6 @@ PEERS = (
     "zeus==0.16.0",
     "codecarbon==3.3.2",
     "nvitop==1.7.2",
-    "carbontracker==2.4.7",
     "lowtime==0.3.0",
     "msgspec",
     "pyzmq",

@@ -52,7 +52,7 @@ is chosen with blocks of four steps, 40 with this. The choice is off by 0.0 and 
 MIXED: Final = 0.05
 """Share of a step that may have been at another setting: a step of 20 s counts from the begin.
 
-See `python -m benchmarks.noise.step_lengths`."""
+See `python -m benchmarks.noise --step-ms 20000`."""
 MAX_AWAITED: Final = 8
 """Measurements under way; until one returns, the trial at hand grows longer."""
 

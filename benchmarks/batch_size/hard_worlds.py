@@ -18,7 +18,6 @@ the end of a change, and so were the kinds with failing runs, tails and drift of
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
 from itertools import combinations
 from math import ceil, exp, inf, log, log2
 from random import Random
@@ -59,15 +58,8 @@ EACH = {
     "mixed": 10,
     "chance": 18,
 }
-FROZEN = {
-    1: "9087d5b701de3499",
-    2: "5d47a27945c74912",
-    3: "8ec7e3342b93816d",
-    4: "9021fab8283267e9",
-    5: "530f7c136b1d0b07",
-}
-"""Hash of a draw."""
-
+DRIFTS: tuple[Drift, ...] = ("abrupt", "slow", "harder 1.4", "harder 2.2")
+"""Of the worlds that drift, in turn."""
 Runs = Mapping[int, Sequence[float]]
 """Exact epochs to the target, by batch size; infinite: never."""
 
@@ -77,37 +69,21 @@ class Hard(Struct, frozen=True):
 
     kind: str
     world: World
-    drift: Drift = "none"
+    drift: Drift
 
 
 def hard_worlds(draw: int, traces: Traces) -> list[Hard]:
-    """Return the worlds of a draw.
-
-    Raises:
-        ValueError: they are not those that were frozen.
-    """
+    """Return the worlds of a draw."""
     dice = Random(f"hard worlds {draw}")
-    made = [
-        Hard(kind, replace(found.world, name=f"{kind} {number}"), found.drift)
+    return [
+        Hard(
+            kind,
+            replace(_KINDS[kind](dice, number, traces), name=f"{kind} {number}"),
+            DRIFTS[number % len(DRIFTS)] if kind == "drift" else "none",
+        )
         for kind, count in EACH.items()
         for number in range(count)
-        for found in [_KINDS[kind](dice, number, traces)]
     ]
-    digest = sha256("\n".join(map(_described, made)).encode()).hexdigest()[:16]
-    if draw in FROZEN and digest != FROZEN[draw]:
-        raise ValueError(f"these are other worlds than those that were frozen: {digest}, not {FROZEN[draw]}.")
-    return made
-
-
-def _described(hard: Hard) -> str:
-    """Return what tells a world from others: exact numbers only, which are the same on every machine."""
-    made = hard.world
-    epochs = {
-        (member.gpu, size): [run.epochs for run in of.trainings]
-        for member in made.pool or (made,)
-        for size, of in member.sizes.items()
-    }
-    return f"{made.name} {hard.drift} {made.job.default} {made.cost_scatter:.3f} {epochs}"
 
 
 # ---- curves ------------------------------------------------------------------------------------------------
@@ -245,13 +221,13 @@ def _usual(dice: Random) -> float:
     return dice.choice((0.03, 0.08, 0.15))
 
 
-def _of_scatter(dice: Random, _number: int, _traces: Traces) -> Hard:
+def _of_scatter(dice: Random, _number: int, _traces: Traces) -> World:
     curve = _curve(dice)
     runs = _scattered(curve, dice, _usual(dice))
-    return Hard("", _made(dice, curve, runs, scatter=dice.uniform(0.03, 0.15)))
+    return _made(dice, curve, runs, scatter=dice.uniform(0.03, 0.15))
 
 
-def _of_failing(dice: Random, number: int, _traces: Traces) -> Hard:
+def _of_failing(dice: Random, number: int, _traces: Traces) -> World:
     curve = _curve(dice)
     runs = _scattered(curve, dice, _usual(dice))
     rate = (0.05, 0.2, 0.5)[number % 3]
@@ -265,10 +241,10 @@ def _of_failing(dice: Random, number: int, _traces: Traces) -> Hard:
     sure = [b for b in sizes if b not in bad] or sizes
     near = [b for b in sure if cost[b] <= MOST * min(cost.values())]
     default = dice.choice(near) if near else min(sure, key=cost.__getitem__)
-    return Hard("", _made(dice, curve, _failing(runs, dice, rate, bad), default=default))
+    return _made(dice, curve, _failing(runs, dice, rate, bad), default=default)
 
 
-def _of_tails(dice: Random, number: int, _traces: Traces) -> Hard:
+def _of_tails(dice: Random, number: int, _traces: Traces) -> World:
     curve = _curve(dice)
     if number % 2:
         runs = _scattered(curve, dice, dice.uniform(0.3, 0.7))
@@ -277,24 +253,22 @@ def _of_tails(dice: Random, number: int, _traces: Traces) -> Hard:
         usual = _scattered(curve, dice, _usual(dice))
         runs = {b: [one * (times if dice.random() < share else 1) for one in its] for b, its in usual.items()}
     capped = {b: [min(one, MAX_EPOCHS) for one in its] for b, its in runs.items()}
-    return Hard("", _made(dice, curve, capped))
+    return _made(dice, curve, capped)
 
 
-def _of_drift(dice: Random, number: int, _traces: Traces) -> Hard:
+def _of_drift(dice: Random, _number: int, _traces: Traces) -> World:
     curve = _curve(dice, least=dice.uniform(5, 15), sizes=dice.randint(6, 10))
-    made = _made(dice, curve, _scattered(curve, dice, _usual(dice)), scatter=dice.choice((0.0, 0.05)))
-    drifts: tuple[Drift, ...] = ("abrupt", "slow", "harder 1.4", "harder 2.2")
-    return Hard("", made, drifts[number % 4])
+    return _made(dice, curve, _scattered(curve, dice, _usual(dice)), scatter=dice.choice((0.0, 0.05)))
 
 
-def _of_flat(dice: Random, _number: int, _traces: Traces) -> Hard:
+def _of_flat(dice: Random, _number: int, _traces: Traces) -> World:
     count = dice.randint(6, 11)
     away = [dice.uniform(0, 0.05) for _ in range(count)]
     curve = _valley(dice, lambda x: 1 + away[round(x)], count)
-    return Hard("", _made(dice, curve, _scattered(curve, dice, _usual(dice))))
+    return _made(dice, curve, _scattered(curve, dice, _usual(dice)))
 
 
-def _of_misleading(dice: Random, number: int, _traces: Traces) -> Hard:
+def _of_misleading(dice: Random, number: int, _traces: Traces) -> World:
     count = dice.randint(8, 12)
     near, deep = dice.randint(0, 2), dice.uniform(0.35, 0.75)
     far = dice.randint(near + 4, count - 1)
@@ -312,19 +286,19 @@ def _of_misleading(dice: Random, number: int, _traces: Traces) -> Hard:
 
     curve = _valley(dice, (two_valleys, flat_then_one)[number % 2], count)
     default = sorted(curve.epochs)[near]
-    return Hard("", _made(dice, curve, _scattered(curve, dice, _usual(dice)), default=default))
+    return _made(dice, curve, _scattered(curve, dice, _usual(dice)), default=default)
 
 
-def _of_few_epochs(dice: Random, _number: int, _traces: Traces) -> Hard:
+def _of_few_epochs(dice: Random, _number: int, _traces: Traces) -> World:
     curve = _curve(dice, least=dice.uniform(0.8, 4))
-    return Hard("", _made(dice, curve, _scattered(curve, dice, dice.choice((0.03, 0.1, 0.2)))))
+    return _made(dice, curve, _scattered(curve, dice, dice.choice((0.03, 0.1, 0.2))))
 
 
-def _of_pool(dice: Random, number: int, traces: Traces) -> Hard:
+def _of_pool(dice: Random, number: int, traces: Traces) -> World:
     if number % 2:
         curve = _curve(dice)
         prices = {f"gpu {at}": dice.uniform(-0.15, 0.15) for at in range(dice.randint(2, 3))}
-        return Hard("", _made(dice, curve, _scattered(curve, dice, _usual(dice)), prices=prices))
+        return _made(dice, curve, _scattered(curve, dice, _usual(dice)), prices=prices)
     pools = [
         pooled(members)
         for name in traces.workloads
@@ -333,7 +307,7 @@ def _of_pool(dice: Random, number: int, traces: Traces) -> Hard:
         if len(set.intersection(*(set(member.competing) for member in members))) >= 3
     ]
     Random("pools").shuffle(pools)  # none comes twice in a draw
-    return Hard("", pools[(number // 2 * 2 + dice.randrange(2)) % len(pools)])
+    return pools[(number // 2 * 2 + dice.randrange(2)) % len(pools)]
 
 
 def _recorded(traces: Traces, gpu: str, name: str) -> World:
@@ -343,22 +317,22 @@ def _recorded(traces: Traces, gpu: str, name: str) -> World:
     return world(traces, gpu, fit)
 
 
-def _of_mixed(dice: Random, _number: int, _traces: Traces) -> Hard:
+def _of_mixed(dice: Random, _number: int, _traces: Traces) -> World:
     curve = _curve(dice)
     runs = _scattered(curve, dice, dice.uniform(0.1, 0.4))
     capped = {b: [min(one, MAX_EPOCHS) for one in its] for b, its in runs.items()}
     bad = dice.sample(sorted(runs), dice.randint(1, len(runs)))
     failing = _failing(capped, dice, dice.choice((0.05, 0.1, 0.2)), bad)
-    return Hard("", _made(dice, curve, failing, scatter=dice.uniform(0.03, 0.12)))
+    return _made(dice, curve, failing, scatter=dice.uniform(0.03, 0.12))
 
 
-def _of_chance(dice: Random, number: int, _traces: Traces) -> Hard:
+def _of_chance(dice: Random, number: int, _traces: Traces) -> World:
     curve = _curve(dice)
     runs = _scattered(curve, dice, _usual(dice))
-    return Hard("", _made(dice, curve, _failing(runs, dice, (0.2, 0.3, 0.45)[number % 3], sorted(runs))))
+    return _made(dice, curve, _failing(runs, dice, (0.2, 0.3, 0.45)[number % 3], sorted(runs)))
 
 
-_KINDS: dict[str, Callable[[Random, int, Traces], Hard]] = {
+_KINDS: dict[str, Callable[[Random, int, Traces], World]] = {
     "scatter": _of_scatter,
     "failing": _of_failing,
     "heavy tails": _of_tails,

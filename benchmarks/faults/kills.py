@@ -1,13 +1,11 @@
 """Processes that are killed in turn: what is lost, stored twice, left in force, or restored too late.
 
 A collector, an analyzer that tries power limits, and a training on each simulated GPU are killed at random
-moments and started again in any order; if wanted beside the steps of many sessions
-(benchmarks/load/session_load.py).
+moments and started again in any order.
 """
 
 import argparse
 import random
-import sys
 import threading
 import time
 from collections import Counter
@@ -16,10 +14,9 @@ from pathlib import Path
 
 from benchmarks.faults.soak_worlds import KINDS, kills_by_process
 from benchmarks.harness import Found, Rows, directory, sentences
-from benchmarks.load.session_load import loaded, session_load
 from collectors.devices.simulated import SimulatedBus
 from tests.directories import EAGER
-from tests.processes.pipeline import Account, Setup, pipeline
+from tests.processes.pipeline import Account, pipeline
 from tests.waiting import until
 
 FOUND_MW = 220_000
@@ -30,24 +27,21 @@ GPUS = 2
 
 
 class Limits:
-    """Looks at the power limits as a driver would tell them, all the time."""
+    """Looks at the power limits as a driver would show them, all the time. A thread."""
 
     def __init__(self, where: Path, gpus: int) -> None:
         self._bus = SimulatedBus.parse(f"simulated:v100x{gpus}", where)
         self._devices = self._bus.discover()
         for device in self._devices:
             device.set_control("power_limit", FOUND_MW)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
-        self.highest_mw = 0
-        self.found = 0
-        """Times one that was found was changed."""
-        self.sets = 0
-        """Changes to another than the one found."""
-        self.restored = 0
+        self.highest_mw = FOUND_MW
+        self.found = self.sets = self.restored = 0
+        """Times that one found was changed, that one was set to another, and that one found was set again."""
         self.returns_s: dict[str, list[float]] = {}
         """By what was killed."""
-        self._now_mw = [FOUND_MW] * gpus
+        self.now_mw = [FOUND_MW] * gpus
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
         self._thread.start()
 
     def _look(self) -> None:
@@ -57,35 +51,32 @@ class Limits:
     def _look_once(self) -> None:
         read_mw = [device.read_control("power_limit") for device in self._devices]
         seen_mw = [limit_mw for limit_mw in read_mw if limit_mw is not None]
-        for new, old in zip(seen_mw, self._now_mw, strict=True):
+        for new, old in zip(seen_mw, self.now_mw, strict=True):
             if new != old:
                 self.found += old == FOUND_MW
                 self.sets += new != FOUND_MW
                 self.restored += new == FOUND_MW
         self.highest_mw = max(self.highest_mw, *seen_mw)
-        self._now_mw = seen_mw
+        self.now_mw = seen_mw
 
-    def returned(self, name: str) -> None:
+    def wait_returned(self, name: str) -> None:
         """Wait until what a killed process had set is back, and note how long it took."""
         kind, _, index = name.partition(" ")
-        concerned = [int(index)] if index else range(len(self._devices))
-        begin = time.monotonic()
-        if all(self._now_mw[gpu] == FOUND_MW for gpu in concerned):
+        concerned = [int(index)] if index else range(GPUS)
+        begin_s = time.monotonic()
+        if all(self.now_mw[gpu] == FOUND_MW for gpu in concerned):
             return
-        while not all(self._now_mw[gpu] == FOUND_MW for gpu in concerned):
-            if time.monotonic() - begin > PATIENCE_S:
+        while any(self.now_mw[gpu] != FOUND_MW for gpu in concerned):
+            if time.monotonic() - begin_s > PATIENCE_S:
                 break  # noted as what it is: far too long
             time.sleep(0.002)
-        self.returns_s.setdefault(kind, []).append(time.monotonic() - begin)
+        self.returns_s.setdefault(kind, []).append(time.monotonic() - begin_s)
 
-    def look_again(self) -> None:
+    def stop(self) -> None:
         """Return when all has been seen that was set until now."""
         self._over.set()
         self._thread.join()
         self._look_once()
-
-    def left_in_force(self) -> int:
-        return sum(limit_mw != FOUND_MW for limit_mw in self._now_mw)
 
     def close(self) -> None:
         self._over.set()
@@ -97,33 +88,20 @@ def kills(given: argparse.Namespace) -> Found:
     """Kill processes in turn, as the options of `benchmarks.faults.exercises` have it."""
     with ExitStack() as held:
         where = held.enter_context(directory())
-        rng, limits, begin = random.Random(given.seed), Limits(where, GPUS), time.monotonic()
+        rng, limits, begin_s = random.Random(given.seed), Limits(where, GPUS), time.monotonic()
         held.callback(limits.close)
-        setup = held.enter_context(pipeline(where, GPUS, EAGER, ("--log-mb", str(given.log_mb))))
-        with session_load(where, GPUS, given.sessions, given.rate):
-            killed = setup.kill_in_turn(
-                given.kills, rng, lambda name: one_killed(name, limits, rng), 2 * given.between_s
-            )
-            until(setup.welcome)
-        account = settle(setup)
-        limits.look_again()
+
+        def one_killed(name: str) -> None:
+            if rng.random() < 0.6:  # else others start at once, and may set it again
+                limits.wait_returned(name)
+
+        setup = held.enter_context(pipeline(where, GPUS, EAGER))
+        killed = setup.kill_in_turn(given.kills, rng, one_killed, 2 * given.between_s)
+        until(setup.welcome)
+        account = setup.finish()
+        limits.stop()
         rows, wrong = report(killed, account, limits)
-        of_load, lost = loaded(where, given.sessions)
-    return [*rows, *of_load, ("time", f"{time.monotonic() - begin:.0f} s")], wrong + lost
-
-
-def one_killed(name: str, limits: Limits, rng: random.Random) -> None:
-    if rng.random() < 0.6:  # else others start at once, and may set it again
-        limits.returned(name)
-
-
-def settle(setup: Setup) -> Account:
-    try:
-        return setup.finish()
-    except (AssertionError, TimeoutError):
-        for name in ("collector", "analyzer"):
-            print(f"{name} wrote:\n{setup.output(name)[-2000:]}", file=sys.stderr)
-        raise
+    return [*rows, ("time", f"{time.monotonic() - begin_s:.0f} s")], wrong
 
 
 def report(killed: dict[str, int], account: Account, limits: Limits) -> Found:
@@ -131,24 +109,23 @@ def report(killed: dict[str, int], account: Account, limits: Limits) -> Found:
     by_kind = Counter[str]()
     for name, count in killed.items():
         by_kind[name.split()[0]] += count
-    returns = (
+    returns = [
         f"{kind} {max(limits.returns_s[kind]):.2f} s of {len(limits.returns_s[kind])}"
         for kind in KINDS
         if kind in limits.returns_s
-    )
+    ]
+    in_force = sum(limit_mw != FOUND_MW for limit_mw in limits.now_mw)
+    stored = f"{account.archived} events, {account.readings} readings, {account.frames} frames"
     rows: Rows = [
         *kills_by_process(by_kind),
         ("items emitted", f"{account.emitted} events, {account.acknowledged} of them acknowledged"),
-        (
-            "items archived",
-            f"{account.archived} events, {account.readings} readings, {account.frames} frames",
-        ),
+        ("items archived", stored),
         ("twice", str(account.twice)),
         ("lost", str(account.lost)),
         ("rows in gaps", str(len(account.gaps))),
         ("steps archived and not measured", str(account.unmeasured)),
         ("limits found, set, restored", f"{limits.found}, {limits.sets}, {limits.restored}"),
-        ("limits left in force", str(limits.left_in_force())),
+        ("limits left in force", str(in_force)),
         ("limit found, highest seen", f"{FOUND_MW / 1000:g} W, {limits.highest_mw / 1000:g} W"),
         ("slowest restore after a kill", f"{slowest_s:.2f} s ({', '.join(returns) or 'none was due'})"),
     ]
@@ -157,11 +134,8 @@ def report(killed: dict[str, int], account: Account, limits: Limits) -> Found:
         (f"{account.unmeasured} steps have no measurement.", account.unmeasured),
         (f"{account.twice} items are stored twice.", account.twice),
         (f"a limit was set above {FOUND_MW / 1000:g} W.", limits.highest_mw > FOUND_MW),
-        ("a limit is left in force.", limits.left_in_force()),
-        (
-            f"{limits.found} limits were changed, {limits.restored} restored.",
-            limits.found != limits.restored,
-        ),
+        ("a limit is left in force.", in_force),
+        (f"{limits.found} limits were changed, {limits.restored} restored.", limits.found != limits.restored),
         (f"a limit took {slowest_s:.2f} s to return.", slowest_s > GOAL_S),
         *((f"a gap: {gap}.", gap) for gap in account.gaps),
     )

@@ -25,24 +25,23 @@ KINDS = ("collector", "analyzer", "publisher")
 class Played(Struct, frozen=True):
     """One world: what it counted, or what went wrong."""
 
-    seed: int
     report: Report | None
     wrong: str
     cpu_s: float
 
 
-def play(seed: int, *, stored: bool = False) -> Played:
+def play(seed: int, *, stored: bool) -> Played:
     logging.disable()
     begin_s = time.process_time()
     try:
         report, wrong = run(seed, stored=stored or seed % STORED_EVERY == 0), ""
     except AssertionError as failed:
         report, wrong = None, f"seed {seed}: {failed}. {' '.join(failed.__notes__)}"
-    return Played(seed, report, wrong, time.process_time() - begin_s)
+    return Played(report, wrong, time.process_time() - begin_s)
 
 
-def simulations(seeds: Sequence[int], processes: int = 2, *, stored: bool = False) -> Found:
-    with get_context("spawn").Pool(processes) as pool:
+def simulations(seeds: Sequence[int], *, stored: bool) -> Found:
+    with get_context("spawn").Pool() as pool:
         worlds = pool.map(partial(play, stored=stored), seeds, chunksize=1)
     wrong = [world.wrong for world in worlds if world.wrong]
     reports = [world.report for world in worlds if world.report is not None]

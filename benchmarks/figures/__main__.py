@@ -61,8 +61,6 @@ BENCHMARKS = (
     Benchmark("benchmarks.load.latency"),
     Benchmark("benchmarks.load.throughput", repeats=1),
     Benchmark("benchmarks.cost.own_cost", arguments=("--seconds", "8")),
-    Benchmark("benchmarks.cost.startup", arguments=("--times", "5")),
-    Benchmark("benchmarks.screens", arguments=("--seconds", "10")),
     Benchmark("benchmarks.screens.web"),
     Benchmark("benchmarks.faults.restore", arguments=("--trials", "5"), repeats=1),
     Benchmark("benchmarks.pipeline.groupings", arguments=("--seeds", "200", "206"), repeats=1),
@@ -73,12 +71,6 @@ BENCHMARKS = (
         repeats=1,
     ),
     Benchmark("benchmarks.load.retention", repeats=1),
-    Benchmark("benchmarks.windows.accuracy", arguments=("--repeats", "1")),
-    Benchmark(
-        "benchmarks.batch_size",
-        arguments=("--only", "reference", "players", "--seeds", "2"),
-        repeats=1,
-    ),
     Benchmark("benchmarks.noise.bench_drift", arguments=("--sessions", "600", "--seed", "77"), repeats=1),
     Benchmark("benchmarks.noise.search", arguments=("--gpus", "v100"), repeats=1, traces=True),
 )

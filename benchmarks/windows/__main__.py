@@ -18,10 +18,11 @@ run is left out.
     kind        what was stated of the counter at the end: right, open or wrong, in how many runs
 
 python -m benchmarks.windows [--runs 4] [--seed 20260] [--loads prompt late ...] [--steps-ms 20 ...]
-    [--counters 100 20 20/10 ...] [--seconds 20] [--unknown [--wait]]
+    [--counters 100 20 20/10 ...] [--seconds 20] [--unknown]
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 from msgspec import Struct
@@ -29,7 +30,6 @@ from msgspec import Struct
 from analyzers.measurement.energy import KnownEnergy, measure
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.power_model import PowerModel
-from analyzers.measurement.windows import UNDECIDED_NS
 from benchmarks.harness import options, table
 from benchmarks.windows.loads import EDGES, NAMES, SEED, STEPS_MS, Load, Name, Truth, load
 from tests.simulation.played import Counter, Measured, counter, play
@@ -103,7 +103,7 @@ class Run(Struct, frozen=True, kw_only=True):
     false: int
 
 
-def run(name: Name, step_ms: int, sensor: str, seed: int, *, seconds: int, unknown: bool, wait: bool) -> Run:
+def run(name: Name, step_ms: int, sensor: str, seed: int, *, seconds: int, unknown: bool) -> Run:
     """Play one load, and compare what was measured with the truth."""
     period_ms, _, window_ms = sensor.partition("/")
     window_ns = int(window_ms) * MS if window_ms else None
@@ -115,7 +115,7 @@ def run(name: Name, step_ms: int, sensor: str, seed: int, *, seconds: int, unkno
         shape.suspect(window_ns or UNKNOWN_NS)
     elif window_ns:
         shape.remember("boxcar", window_ns)
-    steps, meter = play(made, shown, shape, waits_ns=UNDECIDED_NS if wait else 0)
+    steps, meter = play(made, shown, shape)
     steps = steps[round(LEFT_OUT * len(steps)) if unknown else 0 :]
     kind, right = shape.kind, "boxcar" if window_ns else "integrating"
     begin_ns, end_ns, truth_j = (
@@ -179,32 +179,19 @@ def row(name: Name, step_ms: int, kind: str, runs: Sequence[Run]) -> list[object
 def main() -> None:
     given = options(
         __doc__, choices={"loads": (*NAMES, *EDGES, "epochs")}, runs=4, seed=SEED, loads=NAMES,
-        steps_ms=[int], counters=["100", "20"], seconds=20, unknown=False, wait=False,
+        steps_ms=[int], counters=["100", "20"], seconds=20, unknown=False,
     )  # fmt: skip
     seeds = range(given.seed, given.seed + given.runs)
+    rows = []
+    for kind, name in product(given.counters, given.loads):
+        for step_ms in given.steps_ms or STEPS_MS[name]:
+            runs = [
+                run(name, step_ms, kind, seed, seconds=given.seconds, unknown=given.unknown) for seed in seeds
+            ]
+            rows.append(row(name, step_ms, kind, runs))
     head = "load | counter, ms | step, ms | direct reads | straight lines | shaped | oracle | goal | met"
     head += " | bias | worst run | in 95 % interval | worst run | its half width | false bounds | kind"
-    table(
-        f"Energy of single steps, %: mean absolute error, seeds {seeds[0]} to {seeds[-1]}",
-        head,
-        [
-            row(
-                *(name, step_ms, kind),
-                [
-                    run(
-                        *(name, step_ms, kind, seed),
-                        seconds=given.seconds,
-                        unknown=given.unknown,
-                        wait=given.wait,
-                    )
-                    for seed in seeds
-                ],
-            )
-            for kind in given.counters
-            for name in given.loads
-            for step_ms in given.steps_ms or STEPS_MS[name]
-        ],
-    )
+    table(f"Energy of single steps, %: mean absolute error, seeds {seeds[0]} to {seeds[-1]}", head, rows)
 
 
 if __name__ == "__main__":

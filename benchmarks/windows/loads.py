@@ -1,9 +1,8 @@
 """The loads that energy figures are measured on: when each step began and ended, and the power all the while.
 
 Frozen: the generator, its figures and its seeds are part of every accuracy figure that was published, so a
-change here is a new load with a new name. A load is arithmetic; a player of it (a virtual GPU in virtual
-time, a stand-in for a vendor's library in real time) reads power and energy off it, and the truth of any
-window is its exact integral.
+change here is a new load with a new name. A load is arithmetic; a virtual GPU in virtual time reads power and
+energy off it, and the truth of any window is its exact integral.
 
     constant   back-to-back steps; power never moves
     clean      steps at one power, gaps of 10 to 20 % of a step at another, sharp edges

@@ -1,10 +1,11 @@
-"""An RTX 3090 without counter, recorded beside an external meter: energy of windows and gain of the sensor.
+"""An RTX 3090 without counter, recorded beside an external meter: energy of windows and what intervals hold.
 
 python -m benchmarks.windows.meter [--data DIR]
 
-The driver's readings (every 6 to 7 ms) pass through sampler, timeline and energy as a collector's would.
-The meter (5 kHz) is the truth. RMS error of windows that begin everywhere in the recording, as it is, and
-with the one factor removed that `zeus-stream calibrate` would find.
+The driver's readings (every 6 to 7 ms) pass through sampler, timeline and energy as a collector's would, and
+through the arithmetic of Zeus's PowerMonitor: changed readings within a window, joined by straight lines.
+The meter (5 kHz) is the truth of windows that begin everywhere in a recording but in its first second. Of the
+card's own sensor the one factor is removed that `zeus-stream calibrate` would find.
 
 Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
 """
@@ -12,7 +13,7 @@ Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
 import bisect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,14 @@ from collectors.device import Sample
 from collectors.sampling.sampled_device import DetectorState, observe, pack
 
 RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
-GPU = "NVIDIA GeForce RTX 3090"
 WINDOWS_S = (0.25, 0.5, 1.0, 2.0)
-GOALS = (4.0, 1.0, 0.7, 0.5)
 HEARTBEAT_NS = 500_000_000
+FIRST_NS = 1_000_000_000
 PARTS = 7
 """A window begins at every such part of its length."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Method = Callable[[Ints, Ints], Floats]
-"""Begins and ends, ns -> energies, J."""
 
 
 class Recording(Struct, frozen=True):
@@ -71,36 +69,6 @@ def recording(directory: Path) -> Recording:
     return Recording(sensor["t_us"] * 1000, sensor["instant_mw"], t_ns, counted_j, edges_ns)
 
 
-def published(recorded: Recording) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
-    """Yield what a collector would publish of the readings, each with its time."""
-    state = DetectorState()
-    for t_ns, power_mw in zip(recorded.sensor_ns.tolist(), recorded.sensor_mw.tolist(), strict=True):
-        state, reading = observe(state, Sample(None, power_mw, None, None), t_ns, t_ns, HEARTBEAT_NS)
-        if reading is not None:
-            yield t_ns, np.frombuffer(pack(reading, 0), READING)
-
-
-def answers(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[KnownEnergy]:
-    """Return the energies of windows, each as soon as it may be measured, with the load's edges as events."""
-    one = Meter(Timeline())
-    one.timeline.sensor = sensor
-    one.shape.mark("load", int(recorded.sensor_ns[0]), "load//rest")
-    edges, begins, ends = recorded.edges_ns.tolist(), begin_ns.tolist(), end_ns.tolist()
-    heard, answered = 0, list[KnownEnergy]()
-    for now_ns, row in published(recorded):
-        while heard < len(edges) and edges[heard] <= now_ns:
-            phase = "rest" if heard == len(edges) - 1 else ("step", "gap")[heard % 2]
-            one.shape.mark("load", edges[heard], f"load//{phase}")
-            heard += 1
-        one.timeline.add(row)
-        while len(answered) < len(ends) and one.settled(ends[len(answered)], now_ns):
-            at = len(answered)
-            [found] = one.measure(begins[at : at + 1], ends[at : at + 1], now_ns)
-            assert isinstance(found, KnownEnergy), found
-            answered.append(found)
-    return answered
-
-
 def sampled(recorded: Recording, period_ns: int, window_ns: int) -> Recording:
     """Return what a sensor that sees ``window_ns`` of each period would have shown of the meter's power."""
     t_ns = np.arange(recorded.meter_ns[0] + period_ns, recorded.meter_ns[-1], period_ns)
@@ -110,38 +78,46 @@ def sampled(recorded: Recording, period_ns: int, window_ns: int) -> Recording:
     return replace(recorded, sensor_ns=read_ns, sensor_mw=held_mw)
 
 
-def windows(recorded: Recording, window_s: float, first_ns: int = 0) -> tuple[Ints, Ints]:
-    """Return begins and ends of windows of one length, all over a recording but in its first ``first_ns``."""
+def windows(recorded: Recording, window_s: float) -> tuple[Ints, Ints]:
+    """Return begins and ends of windows of one length, all over a recording."""
     window_ns = round(window_s * 1e9)
-    first = max(recorded.meter_ns[0], recorded.sensor_ns[0]) + first_ns
-    last = min(recorded.meter_ns[-1], recorded.sensor_ns[-1]) - HEARTBEAT_NS - window_ns
-    begin_ns = np.arange(first, last, window_ns // PARTS)
+    first_ns = max(recorded.meter_ns[0], recorded.sensor_ns[0]) + FIRST_NS
+    last_ns = min(recorded.meter_ns[-1], recorded.sensor_ns[-1]) - HEARTBEAT_NS - window_ns
+    begin_ns = np.arange(first_ns, last_ns, window_ns // PARTS)
     return begin_ns, begin_ns + window_ns
 
 
-def coverage(
-    recorded: Recording, sensor: Sensor, window_s: float, *, heard: bool, removed: bool
-) -> list[str]:
-    """Return mean error, truths in the 95 % interval, its half width, hard bounds and quality, as text.
-
-    ``heard``: the load's edges are. ``removed``: with the gain removed that windows of this length show.
-    """
-    begin_ns, end_ns = windows(recorded, window_s, 1_000_000_000)
-    truth_j = recorded.truth_j(begin_ns, end_ns)
-    found = (answers if heard else unheard)(recorded, sensor, begin_ns, end_ns)
-    truth_j, found = truth_j[: len(found)], found[: len(truth_j)]
-    gain = sum(one.energy_uj for one in found) / truth_j.sum() / 1e6 if removed else 1.0
-    truth_uj = truth_j * gain * 1e6
-    inside = [one.p2_5_uj <= true <= one.p97_5_uj for one, true in zip(found, truth_uj, strict=True)]
-    hard = [one for one in found if one.low_uj is not None]
-    width = np.mean([one.p97_5_uj - one.p2_5_uj for one in found] / truth_uj) / 2
-    error = np.mean(np.abs([one.energy_uj for one in found] / truth_uj - 1))
-    words = Counter(one.quality for one in found).most_common(1)[0][0]
-    shares = [f"{error * 100:.1f} %", f"{np.mean(inside) * 100:.0f} %", f"{width * 100:.1f} %"]
-    return [*shares, str(len(hard)), words]
+def published(recorded: Recording) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
+    """Yield what a collector would publish of the readings, each with its time."""
+    state = DetectorState()
+    for t_ns, power_mw in zip(recorded.sensor_ns.tolist(), recorded.sensor_mw.tolist(), strict=True):
+        state, reading = observe(state, Sample(None, power_mw, None, None), t_ns, t_ns, HEARTBEAT_NS)
+        if reading is not None:
+            yield t_ns, np.frombuffer(pack(reading, 0), READING)
 
 
-def unheard(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[KnownEnergy]:
+def with_edges(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[KnownEnergy]:
+    """Return the energies of windows, each as soon as it may be measured, with the load's edges as events."""
+    one = Meter(Timeline())
+    one.timeline.sensor = sensor
+    one.shape.mark("load", int(recorded.sensor_ns[0]), "load//rest")
+    edges, begins, ends = recorded.edges_ns.tolist(), begin_ns.tolist(), end_ns.tolist()
+    known, answered = 0, list[KnownEnergy]()
+    for now_ns, row in published(recorded):
+        while known < len(edges) and edges[known] <= now_ns:
+            phase = "rest" if known == len(edges) - 1 else ("step", "gap")[known % 2]
+            one.shape.mark("load", edges[known], f"load//{phase}")
+            known += 1
+        one.timeline.add(row)
+        while len(answered) < len(ends) and one.settled(ends[len(answered)], now_ns):
+            at = len(answered)
+            [found] = one.measure(begins[at : at + 1], ends[at : at + 1], now_ns)
+            assert isinstance(found, KnownEnergy), found
+            answered.append(found)
+    return answered
+
+
+def without_edges(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[KnownEnergy]:
     """Return the energies of windows without events."""
     timeline = Timeline()
     timeline.sensor = sensor
@@ -150,38 +126,8 @@ def unheard(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -
     return [one for one in found if isinstance(one, KnownEnergy)]
 
 
-def print_coverage(data: Path) -> None:
-    """Print how often intervals hold the meter's truth, for the card's own sensor and one that sees less."""
-    rows = []
-    for name in ("rtx3090_square", "rtx3090_step"):
-        own = recording(data / name)
-        part = sampled(own, 101_000_000, 25_000_000)
-        for label, recorded, known, removed in (
-            ("its own, gain removed", own, sensor(GPU), True),
-            ("25 of 101 ms", part, sensor("A100"), False),
-            ("25 of 101 ms, not known", part, Sensor(), False),
-        ):
-            for heard in (False, True):
-                for window_s in WINDOWS_S:
-                    figures = coverage(recorded, known, window_s, heard=heard, removed=removed)
-                    rows.append([name, label, "heard" if heard else "", f"{window_s:g} s", *figures])
-    head = "recording | sensor | edges | windows | mean error | in 95 % | half width | hard | quality"
-    table(
-        "Power readings against the meter: what intervals hold (hard: windows with hard bounds)", head, rows
-    )
-
-
-def energies(
-    found: Callable[[Recording, Sensor, Ints, Ints], list[KnownEnergy]], recorded: Recording, sensor: Sensor
-) -> Method:
-    """Return the energies of `answers` or `unheard`, J."""
-    return lambda begin_ns, end_ns: (
-        np.array([one.energy_uj for one in found(recorded, sensor, begin_ns, end_ns)]) / 1e6
-    )
-
-
-def trapezoids(recorded: Recording) -> Method:
-    """Return what Zeus's PowerMonitor does: changed readings within the window, joined by straight lines."""
+def of_power_monitor(recorded: Recording, begin_ns: Ints, end_ns: Ints) -> Floats:
+    """Return what Zeus's PowerMonitor makes of windows, J."""
     changed = np.flatnonzero(np.diff(recorded.sensor_mw, prepend=-1))
     t_ns, power_w = recorded.sensor_ns[changed].tolist(), recorded.sensor_mw[changed] / 1000
 
@@ -189,21 +135,30 @@ def trapezoids(recorded: Recording) -> Method:
         first, last = bisect.bisect_left(t_ns, begin_ns), bisect.bisect_right(t_ns, end_ns)
         return float(np.trapezoid(power_w[first:last], np.array(t_ns[first:last]) / 1e9))
 
-    return lambda begin_ns, end_ns: np.array(
-        [energy_j(*edges) for edges in zip(begin_ns.tolist(), end_ns.tolist(), strict=True)]
-    )
+    edges = zip(begin_ns.tolist(), end_ns.tolist(), strict=True)
+    return np.array([energy_j(begin, end) for begin, end in edges])
 
 
-def errors(recorded: Recording, method: Method, window_s: float) -> tuple[float, float]:
-    """Return the RMS error of windows in %, as they are and with the gain removed."""
+def figures(recorded: Recording, sensor: Sensor, window_s: float, *, edges: bool, removed: bool) -> list[str]:
+    """Return PowerMonitor's mean error, ours, what intervals hold, their half width, and quality, as text.
+
+    ``edges``: those of the load are known. ``removed``: the gain that windows of this length show is taken
+    out, of each method its own.
+    """
     begin_ns, end_ns = windows(recorded, window_s)
-    truth_j, found_j = recorded.truth_j(begin_ns, end_ns), method(begin_ns, end_ns)
-    gain = float(found_j @ truth_j / (truth_j @ truth_j))
-
-    def rms(off: Floats) -> float:
-        return float(np.sqrt(np.mean(off**2)) * 100)
-
-    return rms(found_j / truth_j - 1), rms(found_j / gain / truth_j - 1)
+    truth_j, theirs_j = recorded.truth_j(begin_ns, end_ns), of_power_monitor(recorded, begin_ns, end_ns)
+    found = (with_edges if edges else without_edges)(recorded, sensor, begin_ns, end_ns)
+    their_gain = theirs_j.sum() / truth_j.sum() if removed else 1.0
+    their_error = np.mean(np.abs(theirs_j / their_gain / truth_j - 1))
+    truth_j, found = truth_j[: len(found)], found[: len(truth_j)]
+    gain = sum(one.energy_uj for one in found) / truth_j.sum() / 1e6 if removed else 1.0
+    truth_uj = truth_j * gain * 1e6
+    inside = [one.p2_5_uj <= true <= one.p97_5_uj for one, true in zip(found, truth_uj, strict=True)]
+    width = np.mean([one.p97_5_uj - one.p2_5_uj for one in found] / truth_uj) / 2
+    error = np.mean(np.abs([one.energy_uj for one in found] / truth_uj - 1))
+    quality = Counter(one.quality for one in found).most_common(1)[0][0]
+    shares = [f"{100 * share:.1f} %" for share in (their_error, error, width)]
+    return [*shares[:2], f"{np.mean(inside) * 100:.0f} %", shares[2], quality]
 
 
 def main() -> None:
@@ -212,23 +167,19 @@ def main() -> None:
         sys.exit(f"{data}: there are no recordings of a meter. Name their folder with --data.")
     rows = []
     for name in ("rtx3090_square", "rtx3090_step"):
-        recorded = recording(data / name)
-        methods = {
-            "Zeus's PowerMonitor (its method)": trapezoids(recorded),
-            "ours, held from when it was read": energies(unheard, recorded, Sensor()),
-            "ours, the sensor's lag known": energies(unheard, recorded, sensor(GPU)),
-            "ours, and the load's edges heard": energies(answers, recorded, sensor(GPU)),
-        }
-        for label, method in methods.items():
-            pairs = [errors(recorded, method, window_s) for window_s in WINDOWS_S]
-            rows.append([name, label, *(f"{raw:.1f} / {removed:.2g} %" for raw, removed in pairs)])
-    rows.append(["goal, gain removed", "", *(f"{goal:g} %" for goal in GOALS)])
-    table(
-        "Recorded RTX 3090 against the meter, RMS error of windows (as read / gain removed)",
-        ["recording", "method", *(f"{window_s:g} s" for window_s in WINDOWS_S)],
-        rows,
-    )
-    print_coverage(data)
+        own = recording(data / name)
+        part = sampled(own, 101_000_000, 25_000_000)
+        for label, recorded, known, removed in (
+            ("its own, gain removed", own, sensor("NVIDIA GeForce RTX 3090"), True),
+            ("25 of 101 ms", part, sensor("A100"), False),
+            ("25 of 101 ms, not known", part, Sensor(), False),
+        ):
+            for edges in (False, True):
+                for window_s in WINDOWS_S:
+                    found = figures(recorded, known, window_s, edges=edges, removed=removed)
+                    rows.append([name, label, "known" if edges else "", f"{window_s:g} s", *found])
+    head = "recording | sensor | edges | windows | PowerMonitor's mean error | ours | in 95 % | half width"
+    table("Recorded RTX 3090 against the meter", f"{head} | quality", rows)
 
 
 if __name__ == "__main__":
