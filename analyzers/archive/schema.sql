@@ -198,7 +198,7 @@ CREATE VIEW true_energy AS
 WITH parts AS (
     SELECT run, energy_j, energy_p2_5_j, energy_p97_5_j, sensor_calibrated, sensor_gain_error / sensor_gain AS doubt,
         CASE WHEN regexp_matches(quality, '(^|; )gain [0-9]') THEN 1 ELSE sensor_gain END AS gain
-    FROM windows LEFT JOIN gpus USING (gpu) WHERE kind = 'run' AND gpu IS NOT NULL AND NOT of_host(gpu)
+    FROM counted_wholes() LEFT JOIN gpus USING (gpu)
 ), sums AS (
     SELECT run, sum(energy_j) AS sensor_j, sqrt(sum((energy_j - energy_p2_5_j) ** 2)) AS below_j,
         sqrt(sum((energy_p97_5_j - energy_j) ** 2)) AS above_j, sum(energy_j / gain) AS true_j,
@@ -974,7 +974,8 @@ WITH present AS (
     SELECT run_energy.run, job, about.name, split_part(unit, '/', 1) AS unit, run_energy.energy_j / 3.6e6 AS energy_kwh,
         coalesce(pue, measured_pue) AS pue, pue IS NULL AS measured,
         CASE WHEN covered_us >= epoch_us(ended_at) - epoch_us(began_at) - 1_000_000 THEN
-            coalesce(weighted + greatest(run_energy.energy_j - by_steps.energy_j, 0) * mean_value,
+            coalesce(weighted * least(run_energy.energy_j / nullif(by_steps.energy_j, 0), 1)
+                + greatest(run_energy.energy_j - by_steps.energy_j, 0) * mean_value,
                 run_energy.energy_j * mean_value) / nullif(run_energy.energy_j, 0) END AS factor,
         unit AS factor_unit, place, year, source, licence, run_energy.energy_j IS NULL AS missing
     FROM run_energy CROSS JOIN about CROSS JOIN pue LEFT JOIN measured_pue ON measured_pue.run = run_energy.run

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from analyzers.results.rows import Row
+from analyzers.results.rows import Row, RunRow, WindowRow
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files.signal_files import of_country
+from tests.analyzers.archive.test_queries import FOLDER
 from tests.analyzers.archive.test_waste import CLOSED, EPOCH, STEPS, WHOLE
-from tests.analyzers.archives import BOOTED_NS, SECOND, asked, opened
+from tests.analyzers.archives import BOOTED_NS, GPU, SECOND, asked, opened
+from zeus_stream.screens.html.questions import WHOLE as ENERGY
+from zeus_stream.screens.html.site_panels import JOBS
 from zeus_stream.settings import Settings
 
 KWH = 3.6e6
@@ -87,3 +90,26 @@ def test_the_signal_that_was_imported_last_counts_and_one_without_value_is_remov
     flat = replace(PRICE, end_ns=None, value=1.0, imported_ns=2)
     assert costs([flat])["price"]["amount"] == pytest.approx(4580 / KWH * (pue or 1))
     assert costs([replace(flat, value=None, imported_ns=3)]) == {}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        pytest.param(ENERGY.format(run="'run-1'"), id="report"),
+        pytest.param(JOBS.format(runs="'run-1'", limit=9), id="page"),
+        pytest.param("SELECT sensor_j AS energy_j FROM true_energy", id="true_energy"),
+        pytest.param("SELECT 3.6e6 * energy_kwh AS energy_j FROM costs", id="costs"),
+        pytest.param("SELECT 3.6e6 * amount / 0.2 AS energy_j FROM costs", id="money"),
+        pytest.param(FOLDER.joinpath("jobs.sql").read_text(encoding="utf-8"), id="@jobs"),
+    ],
+)
+def test_a_gpu_of_two_ranks_counts_once(path: Path, sql: str) -> None:
+    rows: list[Row] = [GPU, PRICE, replace(PRICE, begin_ns=PRICE.begin_ns + 35 * SECOND, end_ns=None)]
+    for row in RUN:
+        assert isinstance(row, RunRow | WindowRow)
+        rows += [replace(row, world_size=2) if isinstance(row, RunRow) else row]
+        rows += [replace(rows[-1], session="session-2", rank=1)]
+    with opened(path) as archive:
+        archive.put([], rows)
+        (found,) = asked(archive, sql)
+    assert found["energy_j"] == pytest.approx(4580)

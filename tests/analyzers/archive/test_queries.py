@@ -68,9 +68,9 @@ def test_the_power_of_a_minute_is_that_of_the_counter(queries: Queries) -> None:
 def test_idle_energy_is_what_no_run_used(queries: Queries) -> None:
     by_gpu = {row["gpu"]: row for row in shipped(queries, "idle")}
     read_j = {A: J_A * 59 + 50 * 60.9, B: J_B * 59 + 50 * 60.9}  # from 1 s to 120.9 s
-    assert by_gpu[A]["energy_j"] == pytest.approx(read_j[A])
-    assert by_gpu[A]["in_runs_j"] == 40 * J_A
-    assert by_gpu[B]["idle_j"] == pytest.approx(read_j[B] - 40 * J_B)
+    assert by_gpu[A]["energy_j"] == pytest.approx(read_j[A] - 40 * J_A)
+    assert by_gpu[B]["energy_j"] == pytest.approx(read_j[B] - 40 * J_B)
+    assert by_gpu[B]["percent"] == pytest.approx(100 * (1 - 40 * J_B / read_j[B]))
 
 
 def test_the_parts_that_a_script_named_are_added_up(queries: Queries) -> None:

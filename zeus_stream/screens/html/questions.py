@@ -82,15 +82,17 @@ FROM (
 """
 """For how long some process of each run was there: a pause between two attempts is not in it."""
 WHOLE = f"""
-SELECT (SELECT duration_s FROM ({TIMES.format(of="run = {run}")})) AS duration_s, bool_or(shared) AS shared,
-    string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
-    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
-    CASE WHEN count(energy_j) = count(*)
-        THEN sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)) END AS energy_p2_5_j,
-    CASE WHEN count(energy_j) = count(*)
-        THEN sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) END AS energy_p97_5_j,
-    (SELECT any_value(cpu_energy_j) FROM whole('run') WHERE run = {{run}}) AS cpu_energy_j
-FROM windows WHERE run = {{run}} AND kind = 'run' AND NOT of_host(gpu)
+SELECT * FROM (
+    SELECT (SELECT duration_s FROM ({TIMES.format(of="run = {run}")})) AS duration_s,
+        bool_or(shared) AS shared,
+        string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality
+    FROM windows WHERE run = {{run}} AND kind = 'run' AND NOT of_host(gpu)
+), (
+    SELECT sum_of_all(energy_j) AS energy_j,
+        CASE WHEN count(energy_j) = count(*) THEN low_of_sum(energy_j, energy_p2_5_j) END AS energy_p2_5_j,
+        CASE WHEN count(energy_j) = count(*) THEN high_of_sum(energy_j, energy_p97_5_j) END AS energy_p97_5_j
+    FROM counted_wholes() WHERE run = {{run}}
+), (SELECT any_value(cpu_energy_j) AS cpu_energy_j FROM whole('run') WHERE run = {{run}})
 """  # noqa: S608  (our own)
 _SAVINGS = """
 FROM lasting_savings WHERE run IN ({runs}) UNION ALL

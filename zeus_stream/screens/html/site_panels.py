@@ -20,7 +20,7 @@ from zeus_stream.screens.html.panels import (
     quantity,
     table,
 )
-from zeus_stream.screens.html.questions import Asking, PageGpu, Row, Rows, find_savings
+from zeus_stream.screens.html.questions import TIMES, Asking, PageGpu, Row, Rows, find_savings
 from zeus_stream.views.costs import SIGNALS_NOW, money
 from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
 from zeus_stream.views.run_view import STOPPED
@@ -34,13 +34,9 @@ WITH latest AS (
         string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
         len(list_distinct(flatten(list(gpus)))) AS gpus
     FROM sessions WHERE world_size > 0 AND {which} GROUP BY run ORDER BY began_wall_ns DESC, run LIMIT {limit}
-), used AS (
-    SELECT run, max(duration_s) AS duration_s,
-        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
-    FROM windows WHERE kind = 'run' AND NOT of_host(gpu) AND run IN (SELECT run FROM latest) GROUP BY run
 )
-SELECT run, job, began_at, ended, ended_how, gpus, duration_s, energy_j
-FROM latest LEFT JOIN used USING (run) ORDER BY began_wall_ns DESC, run
+SELECT run, latest.job, latest.began_at, ended, ended_how, gpus, duration_s, energy_j
+FROM latest LEFT JOIN ({times}) USING (run) LEFT JOIN run_energy USING (run) ORDER BY began_wall_ns DESC, run
 """
 RUNS_SHOWN = 25
 
@@ -59,7 +55,9 @@ def recent_runs(
 
     ``up``: from the page to the root of the site. ``none``: a sentence for no run, else there is no panel.
     """
-    rows = yield _RECENT.format(which=which, limit=RUNS_SHOWN)
+    rows = yield _RECENT.format(
+        which=which, limit=RUNS_SHOWN, times=TIMES.format(of="run IN (SELECT run FROM latest)")
+    )
     if not rows:
         body = element("p", none, class_="under")
         return PagePanel(name="runs", title=title, body=body, text="") if none else None
@@ -102,9 +100,10 @@ EARLIER = "run NOT IN (SELECT run FROM sessions WHERE ended_ns IS NULL)"
 
 JOBS = """
 WITH ran AS (
-    SELECT job, run, max(duration_s) AS duration_s, sum(duration_s) AS gpu_s,
-        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
-    FROM windows WHERE kind = 'run' AND NOT of_host(gpu) AND run IN ({runs}) GROUP BY job, run
+    SELECT job, run, sum(duration_s) AS gpu_s, sum_of_all(energy_j) AS energy_j
+    FROM (SELECT DISTINCT job, run FROM windows WHERE kind = 'run' AND run IN ({runs}))
+        LEFT JOIN counted_wholes() USING (job, run)
+    GROUP BY job, run
 )
 SELECT job, coalesce(runs, 0) AS runs, coalesce(open, 0) AS open, energy_j,
     coalesce(unmeasured, 0) AS unmeasured, gpu_h

@@ -47,8 +47,7 @@ NO_MODELS: Mapping[str, str] = MappingProxyType({})
 RUN_ROWS = (
     "SELECT 'run' AS kind, run AS name, min(began_wall_ns) AS begin_ns,"
     " max(began_wall_ns + ended_ns - began_ns) AS end_ns, any_value(job) AS job,"
-    " NULL AS number, (SELECT CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END FROM windows"
-    "   WHERE kind = 'run' AND run = {run} AND NOT of_host(gpu)) AS energy_j"
+    " NULL AS number, (SELECT energy_j FROM run_energy WHERE run = {run}) AS energy_j"
     " FROM sessions WHERE run = {run} AND world_size > 0 GROUP BY run"
     " UNION ALL SELECT 'epoch', 'epoch', epoch_ns(began_at),"
     " epoch_ns(began_at) + (duration_s * 1e9)::BIGINT, job, epoch, energy_j FROM epochs WHERE run = {run}"

@@ -39,10 +39,8 @@ _SPANS_S = {
 _TOTALS = """
 SELECT count(*) AS runs, count(energy_j) AS measured, sum(energy_j) AS energy_j, sum(gpu_s) / 3600 AS gpu_h
 FROM (
-    SELECT own.run, sum(duration_s) AS gpu_s,
-        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
-    FROM ({runs}) AS own LEFT JOIN windows ON windows.run = own.run AND kind = 'run' AND NOT of_host(gpu)
-    GROUP BY own.run
+    SELECT run, sum(duration_s) AS gpu_s, sum_of_all(energy_j) AS energy_j
+    FROM ({runs}) LEFT JOIN counted_wholes() USING (run) GROUP BY run
 )
 """
 _EXTENT = """
