@@ -34,12 +34,22 @@ class Scrape:
         self._jobs = JobMetrics()
         self._later: dict[str, tuple[RunNow, int]] = {}
         self._lock = threading.Lock()
+        self._begun = 0
+        """Scrapes that asked the services."""
+        self._latest: list[Family] = []
         self.ended: list[RunNow] = []
         """Runs that have ended since `take_ended` was called last."""
 
     def families(self) -> list[Family]:
-        """Return all families now. A process that does not answer has only ``zeus_stream_up`` 0."""
+        """Return all families now. A process that does not answer has only ``zeus_stream_up`` 0.
+
+        It is waited for, so scrapes that came in the meantime share the answer to the next question.
+        """
+        begun = self._begun
         with self._lock:
+            if self._begun > begun:
+                return self._latest
+            self._begun += 1
             families: list[Family] = []
             answers: dict[str, bool] = {}
             for process in self._where:
@@ -47,7 +57,8 @@ class Scrape:
                 answers[process] = snapshot is not None
                 if snapshot is not None:
                     families += self._of(process, snapshot)
-            return [*families, up_family(answers)]
+            self._latest = [*families, up_family(answers)]
+            return self._latest
 
     def take_ended(self) -> list[RunNow]:
         """Return the runs that have ended since the last call."""
