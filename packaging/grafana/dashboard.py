@@ -9,7 +9,7 @@ TARGET = Path(__file__).with_name("zeus-stream.json")
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 GPU = '{host=~"$host"}'
 JOB = '{training_job=~"$job"}'
-RUN = '{host=~"$host", training_job=~"$job", run=~"$run"}'
+RUN = '{host=~"(.*,)?($host)(,.*)?", training_job=~"$job", run=~"$run"}'
 ENFORCED = 'zeus_stream_gpu_power_limit_watts{state="enforced", host=~"$host"}'
 FOUND = 'zeus_stream_gpu_power_limit_watts{state="found", host=~"$host"}'
 JOULES = f"zeus_stream_gpu_energy_joules_total{GPU}"
@@ -79,7 +79,7 @@ ROWS: Mapping[str, Sequence[Chart]] = {
               "{{training_job}} {{run}}", "Mean of the same steps.", width=8),
         Chart("Waste of closed runs, by cause", "joule",
               [f"sum by (cause) (zeus_stream_waste_joules_total{JOB})"], "{{cause}}",
-              "Energy outside of steps. The page /waste says what regains it.", width=12),
+              "Energy that no useful step took. The page /waste says what regains it.", width=12),
         Chart("Runs by phase", "short", [f"count by (phase) (zeus_stream_run_info{RUN})"], "{{phase}}",
               "Where their searches for a power limit are.", width=12),
     ),
@@ -90,9 +90,11 @@ ROWS: Mapping[str, Sequence[Chart]] = {
         Chart("Lag", "s", ["max(zeus_stream_lag_seconds)"], "analyzer",
               "Age of the oldest data not interpreted.", "stat", thresholds=((None, "green"), (2,
               "yellow"), (10, "red"))),
-        Chart("Items missing", "short", [f"sum by (what) (zeus_stream_gap_items_total{GPU})"], "{{what}}",
+        Chart("Items missing", "short",
+              [f"sum by (what) (max by (host, what) (zeus_stream_gap_items_total{GPU}))"], "{{what}}",
               "Known gaps. `zeus-stream top`, key g, has the cures."),
-        Chart("Commands", "short", ["sum by (outcome) (increase(zeus_stream_commands_total[5m]))"],
+        Chart("Commands", "short",
+              ['sum by (outcome) (increase(zeus_stream_commands_total{process="collector"}[5m]))'],
               "{{outcome}}", "To GPUs, in 5 minutes."),
     ),
 }  # fmt: skip

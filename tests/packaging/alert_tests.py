@@ -14,7 +14,7 @@ FIRED: Mapping[str, tuple[Mapping[str, str], str]] = {
     "ZeusStreamHostSilent": ({'zeus_stream_host_up{process="analyzer", host="a"}': "1 0x300"}, "10m"),
     "ZeusStreamGpuSilent": ({f"zeus_stream_gpu_up{{{GPU}}}": "1 0x300"}, "10m"),
     "ZeusStreamLag": ({'zeus_stream_lag_seconds{process="analyzer"}': "0 30x300"}, "10m"),
-    "ZeusStreamGaps": ({GAPS: "_x3 9x300"}, "10m"),
+    "ZeusStreamGaps": ({GAPS: "_x3 9x300", GAPS.replace("analyzer", "collector"): "0x3 9x300"}, "10m"),
     "ZeusStreamLimitLeftInForce": ({REQUESTED: "175x300", FOUND: "250x300", RUNS: "1x300"}, "30m"),
     "ZeusStreamIdleGpu": (
         {

@@ -89,7 +89,7 @@ class JobMetrics:
                    "Energy saved by chosen power limits, against the limits found; it may be negative.",
                    _by("training_job", self.saved_j), "zeus_stream.job.saved", "J"),
             family("zeus_stream_waste_joules_total",
-                   "Energy of closed runs outside of steps, by cause: the view waste.",
+                   "Energy of closed runs that no useful step took, by cause: the view waste.",
                    waste, "zeus_stream.waste.energy", "J"),
             *_run_families(snapshot),
             *step_families(snapshot.jobs),
