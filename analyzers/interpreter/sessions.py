@@ -161,9 +161,7 @@ def begin(site: SiteState, host: str, body: Events, started: RunStarted) -> Resu
     site.phases[body.session] = PhaseTracker(owner)
     if started.world_size:  # a program that only watches GPUs is no run of theirs
         windows.begin("run", 0, started.run, started.t_ns)
-        host_uses = site.host_uses[host]
-        host_uses.append(Use(started.run, started.t_ns))
-        del host_uses[:-MAX_USES]
+        _remember_use(site.host_uses[host], Use(started.run, started.t_ns))
     site.sessions[body.session] = site.on[host][body.session] = session
     run.sessions[body.session] = session
     site.jobs.handle(RankJoined(session, run), site.now_ns)
@@ -227,9 +225,8 @@ def admit(site: SiteState, host: str, admitted: RunAdmitted) -> Result:
     session = site.sessions[admitted.session]
     if session.admitted is None and session.started.world_size:
         for uuid in admitted.gpus:
-            known = site.fleet.follow(host, uuid).uses
-            known.append(Use(session.started.run, session.started.t_ns, session.ended and session.ended[0]))
-            del known[:-MAX_USES]
+            use = Use(session.started.run, session.started.t_ns, session.ended and session.ended[0])
+            _remember_use(site.fleet.follow(host, uuid).uses, use)
     for uuid in session.gpus:
         site.fleet.follow(host, uuid).sessions.pop(session.session, None)
     session.admitted = admitted
@@ -427,8 +424,10 @@ def end(site: SiteState, session: Session, t_ns: int, how: str) -> Result:
     session.ended = (t_ns, how)
     site.windows[session.session].end_all(t_ns, site.now_ns[session.host])
     run = site.runs[session.started.run]
-    used = [site.fleet.gpus[gpu].uses for gpu in session.gpus]
-    if not any(rank.ended is None and rank.host == session.host for rank in run.sessions.values()):
+    others = [rank for rank in run.sessions.values() if rank.ended is None and rank.host == session.host]
+    left = set(session.gpus).difference(*(rank.gpus for rank in others))
+    used = [site.fleet.gpus[gpu].uses for gpu in left]
+    if not others:
         used.append(site.host_uses[session.host])  # its last rank on the host
     for use in chain.from_iterable(used):
         if use.run == run.name and use.ended_ns is None:
@@ -478,6 +477,14 @@ def _set_aside(site: SiteState, session: Session, t_ns: int) -> Result:
         site.pending.forget(run.name)
     _remember(site.unknown, session.session, None)
     return result
+
+
+def _remember_use(uses: list[Use], use: Use) -> None:
+    """Keep a use; of too many, the oldest that is over goes: the others go on."""
+    uses.append(use)
+    over = next((each for each in uses if each.ended_ns is not None), None)
+    if len(uses) > MAX_USES and over is not None:
+        uses.remove(over)
 
 
 def _remember(kept: dict[K, V], key: K, value: V) -> None:

@@ -751,6 +751,29 @@ def test_the_search_follows_the_session_of_a_script_that_takes_steps() -> None:
     assert {command.run for command in made.rows(ApplyControl)} == {"script (part training)"}
 
 
+def test_a_run_of_hours_shares_its_gpu_with_the_last_of_many_short_ones() -> None:
+    made = only_measuring(1.0)
+    host = made.hosts[0]
+    for number in range(sessions.MAX_USES):
+        opens(made, f"short-{number}", replace(begins(made, 100 + number), run=f"short-{number}"))
+        host.note(SessionEnded(host.now(), f"short-{number}", "ended"))
+    also_trains(made, "last", replace(begins(made, 2), run="last"), 20)
+    made.run(2.0)
+    steps = [row for row in made.rows(WindowRow) if row.session == "last" and row.kind == "step"]
+    assert {row.shared for row in steps} == {True}
+
+
+def test_a_gpu_is_shared_until_the_last_rank_of_a_run_has_left_it() -> None:
+    made = only_measuring(1.0)
+    host, started = made.hosts[0], replace(begins(made, 2), run="pair", world_size=2)
+    opens(made, "rank-0", started)
+    opens(made, "rank-1", replace(started, rank=1, pid=3))
+    host.note(SessionEnded(since_ns := host.now(), "rank-0", "ended"))
+    made.run(2.0)
+    steps = [row for row in made.rows(WindowRow) if row.session == host.session and row.kind == "step"]
+    assert {row.shared for row in steps if row.begin_ns > since_ns} == {True}
+
+
 def test_a_process_that_goes_on_in_another_session_is_the_same_run() -> None:
     made = world(Training("imagenet", 0.02, 300))
     first = replace(begins(made, 2), run="own")
