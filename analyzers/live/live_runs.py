@@ -254,12 +254,12 @@ class LiveRuns:
         runs = sorted(self._runs.values(), key=lambda run: run.began_wall_ns)
         return {gpu: sum(j) / len(j) for run in runs for gpu, j in run.gpu_steps_j.items() if j}
 
-    def saved(self) -> tuple[float | None, float | None]:
-        """Return joules and percent that all runs have saved since the start. None: no limit was set."""
+    def saved(self) -> tuple[float, float]:
+        """Return the joules that all runs have saved since the start, and what they would have taken."""
         each = [saved for run in self._runs.values() if (saved := run.saved) is not None]
         saved_j = self._ended_saved[0] + sum(saved for saved, _ in each)
         usual_j = self._ended_saved[1] + sum(usual for _, usual in each)
-        return (saved_j, 100 * saved_j / usual_j) if usual_j > 0 else (None, None)
+        return saved_j, usual_j
 
     def _run(self, run: LiveRun, progress: SearchNow | None, wall_ns: int) -> RunNow:
         gpus = run.gpus

@@ -13,7 +13,7 @@ from zeus_stream.package_version import VERSION
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Lost, Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.protocol.snapshots import HostNow, SearchNow, Snapshot
+from zeus_stream.protocol.snapshots import MAX_JOB_ROWS, HostNow, SearchNow, Snapshot
 
 
 class LiveLink(Protocol):
@@ -27,7 +27,7 @@ class LiveLink(Protocol):
 
 def site_head(
     links: Mapping[str, LiveLink],
-    archive_id: str,
+    archive_id: str | None,
     wall_ns: int,
     behind_ns: int,
     counters: Mapping[str, int],
@@ -107,9 +107,39 @@ class LiveSite:
         self, base: Snapshot, searches: Mapping[str, SearchNow], now_ns: int, host: str | None
     ) -> Snapshot:
         """Return the state now, of all or of one host. ``base``: what the service knows of itself."""
-        runs = self._runs.now(searches, now_ns, base.wall_ns)
-        counters = (*base.counters, *self._latest.counts())[:200]
-        base = replace(base, jobs=self._runs.steps_by_job.rows(), counters=counters)
-        return self._latest.snapshot(
-            base, runs, now_ns, host=host, saved=self._runs.saved(), steps_j=self._runs.steps_j()
-        )
+        return _snapshot(base, self._latest, [self._runs], searches, now_ns, host)
+
+    @staticmethod
+    def joined(
+        base: Snapshot,
+        parts: Sequence["LiveSite"],
+        searches: Mapping[str, SearchNow],
+        now_ns: int,
+        host: str | None,
+    ) -> Snapshot:
+        """Return the state now of several parts of one site. No job is in two of them; a host may be."""
+        latest = Latest.joined(part._latest for part in parts)  # noqa: SLF001  (of this class)
+        runs = [part._runs for part in parts]  # noqa: SLF001
+        return _snapshot(base, latest, runs, searches, now_ns, host)
+
+
+def _snapshot(
+    base: Snapshot,
+    latest: Latest,
+    parts: Sequence[LiveRuns],
+    searches: Mapping[str, SearchNow],
+    now_ns: int,
+    host: str | None,
+) -> Snapshot:
+    runs = [run for part in parts for run in part.now(searches, now_ns, base.wall_ns)]
+    runs.sort(key=lambda run: (run.ended_wall_ns is not None, -(run.began_wall_ns or 0)))
+    jobs = {job.job: job for part in parts for job in part.steps_by_job.rows()}
+    saved_j, usual_j = (sum(each) for each in zip((0.0, 0.0), *(part.saved() for part in parts), strict=True))
+    base = replace(
+        base, jobs=tuple(jobs.values())[:MAX_JOB_ROWS], counters=(*base.counters, *latest.counts())[:200]
+    )
+    return latest.snapshot(
+        base, runs, now_ns, host=host,
+        saved=(saved_j, 100 * saved_j / usual_j) if usual_j > 0 else (None, None),
+        steps_j={gpu: joules for part in parts for gpu, joules in part.steps_j().items()},
+    )  # fmt: skip

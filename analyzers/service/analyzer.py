@@ -42,9 +42,10 @@ from analyzers.archive.store import Store
 from analyzers.batch_size import registry
 from analyzers.checkpoints.checkpoint_taker import complete, load_key
 from analyzers.checkpoints.restart import Restart, restart
+from analyzers.dispatch.collector_link import Link
 from analyzers.dispatch.own_log import OwnLog, OwnUseLog
 from analyzers.interpreter.interpreter import ProgressAsked
-from analyzers.live.live_site import site_head
+from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.results.result import OWN, Result
 from analyzers.results.rows import GapRow
@@ -423,7 +424,16 @@ class Analyzer:
         }
         return collector.status_rows(hosts)
 
+    @property
+    def live(self) -> LiveSite:
+        """The state of GPUs and runs."""
+        return self._live
+
+    def links(self) -> dict[str, Link]:
+        """Return the links to the hosts that are followed."""
+        return {name: known.collector.link for name, known in self._hosts.items() if known.collector}
+
     def _now(self, host: str | None) -> Snapshot:
-        links = {name: known.collector.link for name, known in self._hosts.items() if known.collector}
-        head = site_head(links, self.archive.archive_id, anchor().wall_ns, self.behind_ns(), self._counters)
+        now_ns, behind_ns = anchor().wall_ns, self.behind_ns()
+        head = site_head(self.links(), self.archive.archive_id, now_ns, behind_ns, self._counters)
         return self._live.snapshot(head, self.interpretation.searches, monotonic_ns(), host)

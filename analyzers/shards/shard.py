@@ -139,7 +139,7 @@ async def decide(site: SharedSite, decided: DecidedShard, file: StoreClient, pat
         begin = await run_sync(restart, archive, settings, None)
         watched = watched_files.take_all(site.where, begin.interpreter)
         analyzer = Analyzer(archive, path, settings, begin, ())
-        decided.behind_ns = analyzer.behind_ns
+        decided.analyzer = analyzer
         decided.ask_use = partial(analyzer.interpretation.run, Interpreter.shard_use)
         await site.budgets.begin(decided)
         prepare(where, settings.group)

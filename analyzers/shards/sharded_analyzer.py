@@ -23,6 +23,7 @@ from analyzers.archive.process.child_process import ChildProcess
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.leases.renewal import DECIDING, Renewal, valid_until_ns
 from analyzers.leases.site_leases import SiteLeases, SiteShards
+from analyzers.live.live_site import LiveSite, site_head
 from analyzers.service.analyzer import only_analyzer
 from analyzers.shards.roll_call import RollCall
 from analyzers.shards.shard import SharedSite, decide, places_of
@@ -33,6 +34,7 @@ from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError, StorageError, leaves
+from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
@@ -42,11 +44,10 @@ from zeus_stream.protocol.queries import (
     ForgetJob,
     No,
     Query,
-    Reply,
     Status,
     StatusRows,
 )
-from zeus_stream.protocol.snapshots import AskNow
+from zeus_stream.protocol.snapshots import AskNow, HostNow, Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.listening.listener import Listener
@@ -129,6 +130,7 @@ class ShardedAnalyzer:
         """For the database: it has one connection."""
         self._files = 0
         self._given_up_ns = monotonic_ns()
+        self._answers = LiveAnswers(self._now)
 
     async def run(self, started: Callable[[str], None]) -> None:
         site = self._site
@@ -226,7 +228,7 @@ class ShardedAnalyzer:
         while True:
             await anyio.sleep(LOOK_S)
             self._renewal.step()
-            self._behind_ms = {lease.name: lease.behind_ns() // 1_000_000 for lease in self._held.values()}
+            self._behind_ms = {lease.name: lease.behind_ns // 1_000_000 for lease in self._held.values()}
             for shard, lease in self._held.items():
                 if not lease.valid and not self._scopes[shard].cancel_called:
                     lost = (lease.name, lease.epoch) in self._renewal.lost
@@ -297,7 +299,7 @@ class ShardedAnalyzer:
     # ---- status
 
     async def _serve_status(self) -> None:
-        """Answer the query socket until cancelled: with the status. Each shard answers SQL at its own."""
+        """Answer the query socket until cancelled: with the state. Each shard answers SQL at its own."""
         site = self._site
         channel = Listener(site.where.query, group=site.settings.group)
         try:
@@ -305,21 +307,37 @@ class ShardedAnalyzer:
                 for message in await channel.receive():
                     if len(message.parts) == 2:
                         correlation, payload = message.parts
-                        channel.send(message.sender, correlation, codec.encode(self._reply(payload)))
+                        channel.send(message.sender, correlation, self._reply(payload))
         finally:
             channel.close()
 
-    def _reply(self, payload: bytes) -> Reply:
+    def _reply(self, payload: bytes) -> bytes:
         try:
             request = codec.decode(payload, AskStatus, AskNow, AskResults, Query, ForgetJob)
         except MalformedError as wrong:
-            return No(str(wrong)[:2000])
+            return codec.encode(No(str(wrong)[:2000]))
+        if isinstance(request, AskNow):
+            return self._answers.answer(request, monotonic_ns())
         if isinstance(request, AskStatus):
-            return Status(tuple(self.status()))
-        return No(
-            "analyze: could not answer: this analyzer has an archive for each shard. Ask one with --dir"
-            f" {self._site.where.run}/shard-NUMBER, or all with `zeus-stream lake sql`."
+            return codec.encode(Status(tuple(self.status())))
+        return codec.encode(
+            No(
+                "analyze: could not answer: this analyzer has an archive for each shard. Ask one with --dir"
+                f" {self._site.where.run}/shard-NUMBER, or all with `zeus-stream lake sql`."
+            )
         )
+
+    def _now(self, host: str | None) -> Snapshot:
+        """Return the live state of the shards that are held, with all hosts of the site."""
+        analyzers = [lease.analyzer for lease in self._held.values() if lease.analyzer is not None]
+        links = {name: link for each in analyzers for name, link in each.links().items()}
+        behind_ns = max((lease.behind_ns for lease in self._held.values()), default=0)
+        head = site_head(links, None, anchor().wall_ns, behind_ns, {})
+        others = self._site.roll.hosts.keys() - links
+        announced = [HostNow(host=name, state="connected", trouble="") for name in sorted(others)]
+        head = replace(head, hosts=(*head.hosts, *announced))
+        searches = {run: now for each in analyzers for run, now in each.interpretation.searches.items()}
+        return LiveSite.joined(head, [each.live for each in analyzers], searches, monotonic_ns(), host)
 
     def status(self) -> StatusRows:
         """Return rows of the status."""

@@ -16,7 +16,7 @@ import pytest
 from analyzers.leases.renewal import DECIDING, Renewal, length_s, valid_until_ns
 from analyzers.leases.site_leases import RememberedRow, SiteLeases, SiteShards
 from analyzers.shards.sharded_analyzer import LOOK_S, analyze_shards
-from tests.scale.running_site import SITE, RunningSite
+from tests.scale.running_site import HOST, SITE, RunningSite
 from tests.scale.servers import Nats, Postgres
 from tests.scale.test_lake import ask
 from tests.waiting import until
@@ -267,6 +267,8 @@ def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: st
         until(lambda: len(site.applied()) >= 2)
         first = site.holder()
         assert first is not None
+        now = connect({"ZEUS_STREAM_DIR": str(site.where[first[0]])}).now()
+        assert ([run.job for run in now.runs], [host.host for host in now.hosts]) == ([JOB], [HOST])
         site.running[first[0]].kill()
         until(lambda: site.epoch_known() > first[1])
         second = site.holder()

@@ -142,6 +142,23 @@ class Latest:
         self._in_order: list[tuple[str, LatestDevice]] | None = None
         """By host and index; None: to be sorted again."""
 
+    @classmethod
+    def joined(cls, parts: Iterable["Latest"]) -> "Latest":
+        """Return what several know together that follow partly the same hosts. Commands are not counted."""
+        whole = cls()
+        whole._counts.clear()
+        for part in parts:
+            for gpu, device in part.devices.items():
+                if gpu not in whole.devices or (whole.devices[gpu].seen_ns or 0) < (device.seen_ns or 0):
+                    whole.devices[gpu] = device
+            for host, minutes in part._minutes.items():  # noqa: SLF001  (of this class)
+                if host not in whole._minutes or minutes.began_ns < whole._minutes[host].began_ns:
+                    whole._minutes[host] = minutes
+            for key, gap in part._gaps.items():  # noqa: SLF001
+                whole._gaps[key] = max(gap, whole._gaps.get(key, gap))
+        whole._gap_count = sum(count for count, _ in whole._gaps.values())
+        return whole
+
     def restart(self) -> None:
         """Take in that this process was restarted: readings before that are of an unknown age."""
         for device in self.devices.values():
@@ -281,7 +298,7 @@ class Latest:
             base,
             totals=self._totals(base.hosts, runs, now_ns, saved),
             hosts=tuple(each for each in base.hosts if host in (None, each.host))[:MAX_GPU_ROWS],
-            gaps=tuple(gaps),
+            gaps=tuple(gaps[:MAX_GAP_ROWS]),
             gpus=tuple(rows[:MAX_GPU_ROWS]),
             parts=self._parts(now_ns, host),
             runs=tuple(replace(run, watts=self._watts(run, now_ns)) for run in shown[:MAX_RUN_ROWS]),

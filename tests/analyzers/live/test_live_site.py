@@ -115,6 +115,30 @@ def test_a_run_is_followed_from_waiting_over_its_trials_to_what_it_saves() -> No
     assert codec.decode(encoded(now), Snapshot) == now
 
 
+class FollowedTwice(Watched):
+    """A world whose host a second part of the site follows as well, without a job there."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.other = LiveSite()
+        super().__init__(*arguments)
+
+    def hear(self, frame: Frame, body: Body) -> None:
+        super().hear(frame, body)
+        self.other.take([(frame, body)], [], self.now_ns, live=True)
+
+
+def test_parts_of_a_site_that_follow_the_same_host_are_one_site() -> None:
+    world = FollowedTwice("simulated:v100x2", Training("imagenet", 0.05, 400, epoch_steps=100), QUICK)
+    world.run()
+    head, searches = site_head({}, "archive", 1, 0, {}), world.interpreter.searches()
+    joined = LiveSite.joined(head, [world.other, world.site], searches, world.now_ns, None)
+    assert joined.totals.saved_j
+    assert joined.totals.hour_mj
+    assert joined == replace(world.now(), counters=()), "commands are seen by both, and counted by neither"
+    nothing = LiveSite.joined(head, [], {}, world.now_ns, None)
+    assert (nothing.runs, nothing.totals.saved_j) == ((), None)
+
+
 def test_a_run_whose_counter_may_have_been_reset_says_so_instead_of_an_energy() -> None:
     """It said that a GPU has no energy counter."""
     world = Watched("simulated:v100x1", Training("imagenet", 0.05, 20), QUICK)
