@@ -39,6 +39,8 @@ _NAMES = {
     "state": "zeus_stream.limit.state",
     "training_job": "zeus_stream.job",
 }
+_PARTS = {"CPU": "cpu", "DRAM": "memory", "WALL": "enclosure", "SITE": "site"}
+"""Types by the first word of a part. The conventions have none for a site."""
 _GPU_METRICS = {"hw.energy", "hw.power", "hw.gpu.utilization", "zeus_stream.gpu.power.limit"}
 GPU_INFO = "zeus_stream_gpu_info"
 VENDORS = ("NVIDIA", "AMD")
@@ -193,7 +195,7 @@ def attributes(family: Family, sample: MetricSample, models: Mapping[str, str] =
     named = _named(sample.labels)
     if "part" in given:
         named["hw.id"] = named.pop("zeus_stream.part")
-        named["hw.type"] = "memory" if given["part"].startswith("DRAM") else "cpu"
+        named["hw.type"] = _PARTS[given["part"].partition("-")[0]]
     elif family.otel == "hw.temperature":
         named["hw.parent"] = given["gpu_uuid"]
         named["hw.id"] = f"{given['gpu_uuid']}/temperature"

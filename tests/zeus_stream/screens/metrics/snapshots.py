@@ -19,6 +19,7 @@ RUN = a_run(
 HOST = HostNow(host="alpha", state="connected", trouble="")
 GAP = GapNow(host="alpha", what="events", count=3, reason="the buffer was full")
 PART = PartNow(part="CPU-alpha-package-0", host="alpha", energy_mj=5_000, power_mw=20_000, age_ms=40)
+METER = PartNow(part="WALL-alpha-wall", host="alpha", energy_mj=None, power_mw=400_000, age_ms=40)
 
 
 def of_collector(*gpus: GpuNow) -> Snapshot:
@@ -29,7 +30,7 @@ def of_collector(*gpus: GpuNow) -> Snapshot:
         hosts=(HOST,),
         counters=(("commands applied", 7), ("frames", 9)),
         gpus=gpus or (GPU,),
-        parts=(PART,),
+        parts=(PART, METER),
         gaps=(GAP,),
     )
 

@@ -70,6 +70,7 @@ def test_a_silent_gpu_repeats_no_old_reading_and_says_that_it_is_down() -> None:
         "zeus_stream_gpu_info",
         "zeus_stream_gpu_up",
         "zeus_stream_host_part_energy_joules_total",
+        "zeus_stream_host_part_power_watts",
     }
     assert value(found, "zeus_stream_gpu_up") == 0
 

@@ -17,7 +17,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.live.live_runs import StepsByJob
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
-from tests.zeus_stream.screens.metrics.snapshots import GPU, of_analyzer, of_collector
+from tests.zeus_stream.screens.metrics.snapshots import GPU, PART, of_analyzer, of_collector
 from zeus_stream.screens.metrics.job_metrics import JobMetrics, step_families
 from zeus_stream.screens.metrics.metrics import Family, gpu_families, service_families, up_family
 from zeus_stream.settings import Settings
@@ -26,7 +26,7 @@ pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS, OtelSender
+from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS, OtelSender, attributes
 
 CUMULATIVE = 2
 EPOCH = "zeus_stream.epoch"
@@ -183,6 +183,15 @@ def test_steps_are_histograms_with_the_buckets_of_the_analyzer(receiver: Receive
     assert first.start_time_unix_nano == second.start_time_unix_nano <= second.time_unix_nano
     assert restarted.start_time_unix_nano == restarted.time_unix_nano > second.time_unix_nano
     assert set(receiver.metrics()) == {"zeus_stream.up"}
+
+
+def test_a_meter_of_the_whole_host_is_no_cpu() -> None:
+    """The sum over the type cpu had the wall in it."""
+    parts = [replace(PART, part=f"{kind}-alpha-0") for kind in ("CPU", "DRAM", "WALL", "SITE")]
+    families = gpu_families(replace(of_collector(), parts=tuple(parts)))
+    (energy,) = (each for each in families if each.name == "zeus_stream_host_part_energy_joules_total")
+    types = [attributes(energy, sample)["hw.type"] for sample in energy.samples]
+    assert types == ["cpu", "memory", "enclosure", "site"]
 
 
 def test_the_names_are_those_of_the_installed_conventions() -> None:
