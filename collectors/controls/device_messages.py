@@ -74,6 +74,14 @@ class DeviceAnswers(Struct, frozen=True):
     controls: tuple[FoundControl, ...]
 
 
+class RecordsRead(Struct, frozen=True):
+    """Records that could not be read when the device was found are read now."""
+
+    t_ns: int
+    requested_mw: int | None
+    controls: tuple[FoundControl, ...]
+
+
 class Gone(Struct, frozen=True):
     t_ns: int
     reason: str
@@ -99,7 +107,7 @@ class Crashed(Struct, frozen=True):
     error: BaseException
 
 
-News: TypeAlias = DeviceAnswers | Gone | Happened | ChangeFailed | ProcessesSeen | Crashed
+News: TypeAlias = DeviceAnswers | RecordsRead | Gone | Happened | ChangeFailed | ProcessesSeen | Crashed
 
 
 class Mail:

@@ -7,7 +7,7 @@ and what happens to the device, goes to the event loop through the `Mail`.
 import logging
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,11 +24,12 @@ from collectors.controls.device_messages import (
     Happened,
     Job,
     Mail,
+    RecordsRead,
     SeeProcesses,
     Stop,
 )
 from collectors.controls.frequency_plan import ChangeClock
-from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile, copies, place
+from collectors.controls.restore_record import PATIENCE_S, RestoreRecord, RestoreRecordFile, copies, place
 from collectors.controls.value_changes import change, put_back
 from collectors.device import (
     Description,
@@ -101,6 +102,10 @@ class DeviceThread:
         self._thread = threading.Thread(target=self._run, name=f"device {place}")
         self._description: Description | None = None
         self._record: RestoreRecordFile | None = None
+        self._unread: tuple[Control, ...] = ()
+        """Those whose record could not be read."""
+        self._read_ns = 0
+        """When to try that again."""
         self.sampled = SampledDevice(0)
         """Its reads. Another thread takes the readings, and says whether windows are short (``closely``)."""
         self._find_ns: int | None = 0
@@ -183,6 +188,9 @@ class DeviceThread:
         wait_s = None if self._find_ns is None else max(0, self._find_ns - monotonic_ns()) / 1e9
         if self._record is not None and not self._record.forced:
             wait_s = FORCE_S if wait_s is None else min(wait_s, FORCE_S)
+        if self._unread and self._description is not None:
+            again_s = max(0, self._read_ns - monotonic_ns()) / 1e9
+            wait_s = again_s if wait_s is None else min(wait_s, again_s)
         try:
             return self._jobs.get(timeout=wait_s) if wait_s != 0 else self._jobs.get_nowait()
         except queue.Empty:
@@ -206,6 +214,9 @@ class DeviceThread:
             case SeeProcesses():
                 with self._gate:
                     self._mail.put(self, self._processes())
+            case None if self._unread and self._description is not None and self._read_ns <= monotonic_ns():
+                with self._gate:
+                    self._read_again(self._description)
             case None if self._find_ns is None or self._find_ns > monotonic_ns():
                 self._force_record()
             case None:
@@ -222,8 +233,7 @@ class DeviceThread:
         try:
             description = self._device.describe()
             self._opens += 1
-            requested_mw = self._requested(description.gpu, "power_limit")
-            controls = tuple(self._find_controls(description, requested_mw))
+            requested_mw, controls = self._find_controls(description, CONTROLS, PATIENCE_S)
         except RetryError as wrong:
             return self._try_again(wrong)
         except DeviceError as wrong:
@@ -231,6 +241,7 @@ class DeviceThread:
             return monotonic_ns() + schedule.RETURN_NS
         self._opens = 0
         now_ns = monotonic_ns()
+        self._note_unread(controls)
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
         self.sampled.begin(now_ns, description.every_ns, *self._read_card(description))
@@ -249,28 +260,60 @@ class DeviceThread:
             self.card += f", filled by samples every {times.period_ns / 1e6:.1f} ms"
         return round(refreshed.period_ms * 1e6), times
 
-    def _find_controls(self, description: Description, requested_mw: int | None) -> Iterator[FoundControl]:
-        gpu = description.gpu
-        for control in CONTROLS:
+    def _read_again(self, description: Description) -> None:
+        """Read the records that could not be read, if the device says what is requested of it."""
+        try:
+            requested_mw, found = self._find_controls(description, self._unread, 0.0)
+        except DeviceError as wrong:
+            _log.info("%s", wrong)
+            self._read_ns = monotonic_ns() + schedule.RETURN_NS
+            return
+        self._note_unread(found)
+        if read := tuple(each for each in found if each.trouble is None):
+            self._mail.put(self, RecordsRead(monotonic_ns(), requested_mw, read))
+
+    def _note_unread(self, found: Iterable[FoundControl]) -> None:
+        self._unread = tuple(each.control for each in found if each.trouble is not None)
+        self._read_ns = monotonic_ns() + schedule.RETURN_NS
+
+    def _find_controls(
+        self, description: Description, controls: Iterable[Control], patience_s: float
+    ) -> tuple[int | None, tuple[FoundControl, ...]]:
+        """Return the limit requested, and those of these controls that there are. Raises DeviceError.
+
+        Records are opened first: who holds them may change what is requested.
+        """
+        gpu, found = description.gpu, list[FoundControl]()
+        shut = self._open_records(gpu, patience_s)
+        requested_mw = self._requested(gpu, "power_limit")
+        for control in controls:
             if not description.has(control) and not self._recorded(gpu, control):
                 continue
             requested = requested_mw if control == "power_limit" else self._requested(gpu, control)
             if requested is None and control in READ_BACK:
                 continue
-            left, trouble = self._read_record(gpu, control)
+            left, trouble = (None, shut) if shut is not None else self._read_record(control)
             if requested is None:  # of a clock, which no driver reports
                 locked = left is not None and left.boot_id == self._boot_id
                 requested = left.limits.last if left is not None and locked else UNLOCKED
-            yield FoundControl(control, requested, left, trouble)
+            found.append(FoundControl(control, requested, left, trouble))
+        return requested_mw, tuple(found)
 
     def _recorded(self, gpu: str, control: Control) -> bool:
         """Return True if a dead collector left a record of a control."""
         return any(path.exists() for path in copies(place(self._records, gpu, control)))
 
-    def _read_record(self, gpu: str, control: Control) -> tuple[RestoreRecord | None, str | None]:
+    def _open_records(self, gpu: str, patience_s: float) -> str | None:
+        """Open the records of this device, unless they are. Return why they could not be."""
         try:
-            if self._record is None:
-                self._record = RestoreRecordFile(self._records, gpu)
+            self._record = self._record or RestoreRecordFile(self._records, gpu, patience_s)
+        except StorageError as wrong:
+            return str(wrong)
+        return None
+
+    def _read_record(self, control: Control) -> tuple[RestoreRecord | None, str | None]:
+        assert self._record is not None, control
+        try:
             return self._record.read(control), None
         except StorageError as wrong:
             return None, str(wrong)

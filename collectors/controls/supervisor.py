@@ -23,6 +23,7 @@ from collectors.controls.device_messages import (
     Happened,
     Mail,
     News,
+    RecordsRead,
     SeeProcesses,
     Stop,
 )
@@ -348,6 +349,9 @@ class Supervisor:
         match news:
             case DeviceAnswers():
                 self._find(watch, news)
+            case RecordsRead():
+                if guard is not None:
+                    self._take_up(guard, news.controls, news.t_ns, news.requested_mw)
             case Gone(t_ns, reason):
                 if guard is not None:
                     guard.there = False
@@ -368,21 +372,33 @@ class Supervisor:
                 _log.error("%s: its thread failed.", watch.gpu, exc_info=error)
 
     def _find(self, watch: DeviceThread, found: DeviceAnswers) -> None:
-        description = found.description
         guard = self._guards.get(watch.gpu)
-        todo: list[tuple[Control, tuple[lease_messages.Instruction, ...]]] = []
         if guard is not None:
-            guard.description, guard.there = description, True
+            guard.description, guard.there = found.description, True
             for control in guard.controls:
                 if control != "power_limit":
                     self._tell(guard, control, lease_messages.Returned(), found.t_ns)
         else:
-            guard = self._guards[watch.gpu] = SupervisedDevice(watch=watch, description=description)
-            todo = [(each.control, self._begin(guard, each, found.t_ns)) for each in found.controls]
-        limit = guard.controls.get("power_limit")
+            guard = self._guards[watch.gpu] = SupervisedDevice(watch=watch, description=found.description)
+        self._take_up(guard, found.controls, found.t_ns, found.requested_mw)
+
+    def _take_up(
+        self,
+        guard: SupervisedDevice,
+        controls: Iterable[FoundControl],
+        t_ns: int,
+        requested_mw: int | None,
+    ) -> None:
+        """Log what a device is, and take those of its controls under guard that are not yet."""
+        todo: list[tuple[Control, tuple[lease_messages.Instruction, ...]]] = []
+        for each in controls:
+            known = guard.controls.get(each.control)
+            if known is None or (known.rules.trouble is not None and each.trouble is None):
+                todo.append((each.control, self._begin(guard, each, t_ns)))
+        limit, description = guard.controls.get("power_limit"), guard.description
         self._journal.say(
             DeviceFound(
-                t_ns=found.t_ns,
+                t_ns=t_ns,
                 gpu=description.gpu,
                 index=description.index,
                 name=description.name,
@@ -391,7 +407,7 @@ class Supervisor:
                 min_limit_mw=description.min_limit_mw,
                 max_limit_mw=description.max_limit_mw,
                 default_limit_mw=description.default_limit_mw,
-                found_limit_mw=found.requested_mw if limit is None else limit.state.limits.found,
+                found_limit_mw=requested_mw if limit is None else limit.state.limits.found,
                 mig=description.mig,
                 scope=description.scope,
                 tenants=description.tenants,
@@ -407,7 +423,7 @@ class Supervisor:
     def _begin(
         self, guard: SupervisedDevice, found: FoundControl, now_ns: int
     ) -> tuple[lease_messages.Instruction, ...]:
-        """Take a control of a new device under guard; return what to do about a record found with it."""
+        """Take a control under guard; return what to do about a record found with it."""
         description, left = guard.description, found.left
         rules = lease.LeaseRules(
             gpu=description.gpu,
@@ -427,6 +443,8 @@ class Supervisor:
             now_ns=now_ns,
             settled=None if left is None else left.settled,
         )
+        if (known := guard.controls.get(found.control)) is not None:
+            state = replace(state, outcomes=known.state.outcomes, fences=known.state.fences)
         guard.controls[found.control] = SupervisedControl(rules, state)
         return todo
 
