@@ -436,7 +436,7 @@ class DeviceThread:
                 self._see(control, event.requested)
         if isinstance(event, lease_messages.SetDone):
             # Without room for it the record has the pending value, which counts as ours too.
-            self._write_record(control, lease_messages.Limits(limits.found, event.requested))
+            self._write_record(control, limits.read_back(event.requested))
         return event
 
     def _restore(self, control: Control, limits: lease_messages.Limits) -> lease_messages.Event:

@@ -6,8 +6,8 @@ The rules, for one control (its power limit, the lock of one of its clocks, or i
 - The value found is the upper bound, and what is restored: when the lease is released or runs out,
   when its run ends, when the collector stops, or when it starts over a dead collector's record.
 - Restored is only what is ours: the value that was read back right after a set, whatever the driver made of
-  the one asked for, or one to which the driver moved it as its range changed. Any other value is another
-  program's: it stays, the lease ends, and it is the new "found".
+  the one asked for, one that it took later, or one to which it moved ours as its range changed. Any other
+  value is another program's: it stays, the lease ends, and it is the new "found".
 - If what was found is not allowed any more, the nearest that is allowed is restored.
 - A clock's lock cannot be read: unlocked counts as found, the lock as ours, that of another program unseen.
 - A lease that an analyzer made longer for a busy host ends soon after its connection closed, unless it
@@ -382,7 +382,7 @@ def _finish_set(
 ) -> Answer:
     """Take what the driver made of our request for ours."""
     requested = done.requested
-    limits = Limits(state.limits.found, requested)
+    limits = state.limits.read_back(requested)
     state = replace(state, limits=limits, busy=None)
     if requested <= limits.found or close(requested, limits.found) or rules.control != "power_limit":
         return _conclude(state, _applied(rules, command, requested, now_ns, done.took_us))
@@ -465,7 +465,7 @@ def _explain(
         why = f"somebody else set {now}, which stays"
         return Ending("other_program", why if ending == OTHER_VALUE else f"{ending.reason}; {why}")
     if ending == OTHER_VALUE:
-        ending = Ending("device", "the driver changed our limit, as its range changed")
+        ending = Ending("device", "the driver changed our limit by itself")
     if rules.control not in READ_BACK or close(requested, state.limits.found, rules.control):
         return ending
     return Ending(

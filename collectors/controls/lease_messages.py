@@ -45,6 +45,14 @@ class Limits(Struct, frozen=True):
         """The value in force before `pending` is set."""
         return self.found if self.confirmed is None else self.confirmed
 
+    def read_back(self, requested: int) -> "Limits":
+        """Return the limits after the set of `pending`, which reads ``requested``.
+
+        A driver that still reports the value of before may take the pending one later: it stays ours.
+        """
+        late = requested == self.expected and requested != self.pending
+        return Limits(self.found, requested, self.pending if late else None)
+
     def ours(self, requested: int, control: Control = "power_limit") -> bool:
         """Return True if we set what is requested now.
 

@@ -245,7 +245,7 @@ class Collector(Process, LeasedControl):
         if isinstance(event, lease_messages.SetDone):
             self.world.report.sets += 1
             if not self.log.full:
-                self.world.record = lease_messages.Limits(limits.found, event.requested)
+                self.world.record = limits.read_back(event.requested)
         return event
 
     def restore(self, limits: lease_messages.Limits) -> lease_messages.Event:

@@ -8,9 +8,11 @@ import pytest
 from collectors.controls.lease_messages import Limits
 from collectors.devices.nvml_bus import NvmlBus
 from tests.collectors.controls.left_record import leave
+from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
 from tests.collectors.test_service import Client, collector
 from tests.gpu.stand_in import Gpu, StandIn
 from tests.waiting import eventually
+from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound
 
 pytestmark = pytest.mark.anyio
@@ -129,3 +131,43 @@ async def test_a_collector_killed_between_a_set_and_its_record_leaves_no_limit_b
     async with collector(nvml_bus, zeus_dir) as client:
         (ended,) = await client.wait_for(ControlLeaseEnded)
     assert (ended.cause, ended.value, gpu.requested_mw) == ("restart", FOUND_MW, FOUND_MW)
+
+
+class LateDevice(ArithmeticDevice):
+    """A device that takes a limit when it is let to, and reports the one of before until then."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.late = False
+        self.waiting: list[int] = []
+
+    def set_control(self, control: Control, value: int) -> None:
+        if self.late and control == "power_limit":
+            self.waiting.append(value)
+        else:
+            super().set_control(control, value)
+
+    def take(self) -> None:
+        """Take what was set."""
+        self.late = False
+        for value in self.waiting:
+            super().set_control("power_limit", value)
+
+
+@pytest.mark.parametrize("asked_w", [150, 199])
+async def test_a_limit_that_the_driver_takes_after_it_was_read_back_is_still_ours(
+    zeus_dir: Path, asked_w: int
+) -> None:
+    device = LateDevice(0)
+    bus = ArithmeticBus(0)
+    bus.devices = (device,)
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        await client.set("c1", 200)
+        device.late = True
+        applied = await client.set("c2", asked_w)
+        assert applied.value == 200 * W, "as read back"
+        device.take()
+        (ended,) = await client.wait_for(ControlLeaseEnded)
+        assert (ended.cause, ended.value) == ("device", 300 * W)
+        assert device.requested_mw == 300 * W
