@@ -111,7 +111,8 @@ def put_back(device: Device, limits: Limits, control: Control = "power_limit") -
     if before is None:  # of a clock, which no driver reports
         device.set_control(control, limits.found)
         return PutBack(limits.found, other_program=False)
-    if close(before, limits.found, control):
+    set_by_us = before in (limits.confirmed, limits.pending) and before != limits.found
+    if close(before, limits.found, control) and not set_by_us:
         return PutBack(before, other_program=False)
     moved = control == "power_limit" and _moved_by_driver(device, limits, before)
     if not limits.ours(before, control) and not moved:

@@ -248,6 +248,8 @@ def test_a_child_process_does_not_inherit_the_lock(tmp_path: Path) -> None:
         ),
         pytest.param(200_000, Limits(300_000, 250_000), 200_000, True, id="another program's"),
         pytest.param(250_400, Limits(300_000, 250_000), 250_400, True, id="beside what was read back"),
+        pytest.param(299_500, Limits(300_000, 299_500), 300_000, False, id="ours, half a watt below"),
+        pytest.param(299_500, Limits(300_000, 250_000), 299_500, False, id="what was found, as rounded"),
     ],
 )
 def test_only_what_is_ours_is_put_back(
