@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from collectors.control import words
-from collectors.controls.lease_messages import Limits, SetDone
+from collectors.controls.lease_messages import Limits, SetDone, SetFoundOther
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.controls.value_changes import change, put_back
 from collectors.device import Bus, Device, PowerSample, clock_of
@@ -111,11 +111,13 @@ class SensorTrials:
                     )
                     before_ns = self._now()
                     outcome = change(self._device, control, limits)
+                    if isinstance(outcome, SetFoundOther):
+                        limits = Limits(limits.found, limits.confirmed)  # nothing was set
                     if not isinstance(outcome, SetDone):
                         reason = getattr(outcome, "reason", "the driver did not take it")
                         break
                     took = (self._now() - before_ns) / 1e6
-                    limits = Limits(limits.found, outcome.requested)
+                    limits = limits.read_back(outcome.requested)
                     found = look(outcome.requested, followed[-1].taken if followed else before)
                     if isinstance(found, str):
                         reason = found

@@ -14,7 +14,7 @@ from benchmarks import cards
 from benchmarks.cards import Time
 from benchmarks.gpu import drawn_mj, show_square
 from collectors.controls.restore import restore
-from collectors.device import PowerSample
+from collectors.device import PowerSample, Sample
 from collectors.devices.cards.known_cards import keep_card, known_card, shipped_cards
 from collectors.devices.cards.sensor_card import (
     SCHEMA,
@@ -29,6 +29,7 @@ from collectors.devices.recorded import RecordedBus
 from collectors.devices.simulated import SimulatedBus
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.devices.virtual_gpu import Kind
+from tests.collectors.devices.arithmetic import ArithmeticDevice
 from tests.collectors.devices.test_recorded import MS, STEP, simulated
 from tests.gpu.stand_in import StandIn
 from tests.gpu.test_gpu_page import marks_of, reads_of
@@ -112,6 +113,21 @@ def test_limits_that_are_tried_show_how_a_driver_rounds_and_are_given_back(
     assert refused is not None
     assert (refused.asked, "CAP_SYS_ADMIN" in refused.reason) == ((), True)
     assert gpu.requested_mw == 220 * W
+
+
+def test_a_limit_that_another_program_sets_between_two_of_a_doctor_stays(tmp_path: Path) -> None:
+    class Shared(ArithmeticDevice):
+        """A device of which another program sets the limit after the doctor's fourth."""
+
+        def sample(self) -> Sample:
+            if self.changes == [299 * W, 297_500, 295 * W, 290 * W]:
+                self.requested_mw = 250 * W
+            return super().sample()
+
+    device = Shared(0)
+    found = SensorTrials(device, tmp_path).try_limits()
+    assert found is not None
+    assert (found.asked[-1], found.restored, device.requested_mw) == (290 * W, 250 * W, 250 * W)
 
 
 @pytest.mark.skipif(not cards.RECORDED.exists(), reason="The recordings of shared/data are not here.")
