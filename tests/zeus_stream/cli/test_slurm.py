@@ -111,3 +111,15 @@ def test_without_a_collector_a_job_begins_and_ends_all_the_same(tmp_path: Path) 
         assert done.returncode == 1
         assert f"slurm: could not report the job: no collector at {tmp_path}/publish" in done.stderr
     assert os.stat(tmp_path / "allocations").st_mode & 0o077 == 0  # noqa: PTH116
+
+
+def test_a_job_that_a_full_disk_kept_from_being_reported_ends_without_an_error(tmp_path: Path) -> None:
+    full = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, -1));"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    begun = run(tmp_path, "-c", full, *ZEUS_STREAM, "slurm", "begin", env=PROLOG)
+    assert begun.returncode == 1
+    assert "allocations/12: could not be written: File too large. Make room" in begun.stderr
+    ended = slurm(tmp_path, "end")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

@@ -220,11 +220,13 @@ def _file(where: Places, started: RunStarted) -> Path:
 
 
 def _remember(path: Path, started: RunStarted) -> None:
-    """Keep what the session begins with until the job ends."""
-    with explaining(StorageError, f"{path}: could not be written", "Run it as root."):
+    """Keep what the session begins with until the job ends: all of it, or nothing."""
+    partial = path.with_suffix(".new")
+    with explaining(StorageError, f"{path}: could not be written", "Make room, and run it as root."):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:  # noqa: PTH123
+        with open(open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:  # noqa: PTH123
             file.write(codec.encode(started))
+        partial.replace(path)
 
 
 def _session(where: Places, started: RunStarted) -> tuple[Outbox, EventSender]:
