@@ -91,6 +91,7 @@ class TrainingCallbacks:
 
     def report_to(self, trackers: Sequence[Any]) -> None:
         """Log energies to trackers until the training ends: see `zeus_stream.log_energy_to`."""
+        self._close_log()  # of a training that was interrupted
         if trackers:
             self._energy_log = log_energy_to(*trackers, publisher=self._publisher)
 
@@ -125,8 +126,10 @@ class TrainingCallbacks:
 
     def end(self) -> None:
         """End the training."""
-        self.end_epoch()
         self.forget()
+        self._close_log()
+
+    def _close_log(self) -> None:
         if self._energy_log is not None:
             self._energy_log.close()
             self._energy_log = None
@@ -136,13 +139,15 @@ class TrainingCallbacks:
         self.forget()
 
     def forget(self) -> None:
-        """Leave what is under way: it has no end that is known. Steps that ended have been."""
+        """Leave what is under way: an epoch ends here, no other end is known. Steps that ended have been."""
         self._end_phase()
         self.cancel_pause()
         self.cancel_step()
         self._rest()
-        self._steps, self._epoch = 0, None
+        self.end_epoch()
+        self._steps = 0
         self._energies.clear()
+        self._intervals.clear()
 
     # ---- epochs and steps
 

@@ -1,6 +1,6 @@
 """Energies of a run for experiment trackers: W&B, MLflow, TensorBoard and Aim, while it trains.
 
-    daemon thread --every 10 s--> analyzer: blocks of 50 steps and epochs measured since --> tracker
+    daemon thread --every 10 s--> analyzer: blocks of steps and epochs measured since --> tracker
 
 Energy is known seconds after its step. It has an axis of its own where a tracker would drop late steps, and
 never moves the step of other metrics. Only rank 0 reports, for all ranks. When something fails it warns once.
@@ -22,8 +22,8 @@ from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.transport.client import connect
 
-BLOCK = 50
-"""Steps of a point."""
+BLOCK, BLOCK_S = 50, 60.0
+"""A point is so many steps, or fewer that take so long."""
 EVERY_S = 10.0
 FLUSH_S = 5.0
 """Longest wait for the last points when the run ends."""
@@ -40,8 +40,10 @@ _POINTS = """
 SELECT max(step) AS step, avg(energy_j) AS step_j, 1000 * avg(duration_s) AS step_ms,
     sum(energy_j) / sum(duration_s) AS power_w, max(highest_limit_w) AS limit_w, sum(energy_j) AS block_j,
     epoch(max(began_at)) + arg_max(duration_s, step) AS at_s
-FROM steps WHERE run = {run} AND step >= {first}
-GROUP BY step // {block} HAVING count(*) >= {least} AND count(energy_j) = count(*) ORDER BY step
+FROM (
+    SELECT *, (row_number() OVER (ORDER BY step) - 1) // {block} AS block
+    FROM steps WHERE run = {run} AND step >= {first} AND energy_j IS NOT NULL
+) GROUP BY block HAVING count(*) >= {least} OR sum(duration_s) >= {block_s} ORDER BY step
 """
 _EPOCHS = """
 SELECT epoch, energy_j, epoch(began_at) + duration_s AS at_s FROM epochs
@@ -177,16 +179,18 @@ def sink_of(tracker: Any) -> Sink:
 class TrackedPoints:
     """The points of one run that are measured since they were asked for last."""
 
-    def __init__(self, run: str, ask: Ask) -> None:
+    def __init__(self, run: str, ask: Ask, step: int = 0, epoch: int = 0) -> None:
+        """``step``, ``epoch``: the first of them."""
         self._run = quoted(run)
         self._ask = ask
-        self._step = self._epoch = 0
+        self._step, self._epoch = step, epoch
         self._total_j = 0.0
 
     def new(self, *, last: bool = False) -> list[TrackedPoint]:
         """Return what is new, ``last``: also of a block that is not full. Raises ZeusStreamError."""
         least = 1 if last else BLOCK
-        found = self._ask(_POINTS.format(run=self._run, first=self._step, block=BLOCK, least=least))
+        which = {"run": self._run, "first": self._step, "block": BLOCK, "least": least, "block_s": BLOCK_S}
+        found = self._ask(_POINTS.format(**which))
         points = []
         saved = None
         if found:
@@ -288,9 +292,10 @@ class EnergyLog:
 def log_energy_to(*trackers: Any, publisher: Publisher | None = None, every_s: float = EVERY_S) -> EnergyLog:
     """Log the energies of this run to experiment trackers, from now on until it ends.
 
-    Points are blocks of 50 steps and epochs: ``energy/step_j``, ``energy/step_ms``, ``energy/power_w``,
-    ``energy/limit_w``, ``energy/total_j``, ``energy/saved_percent``, ``energy/epoch_j``. They come seconds
-    late, and leave the steps of your other metrics as they are. Ranks other than 0 log nothing.
+    Points are epochs, and blocks of 50 steps or of a minute: ``energy/step_j``, ``energy/step_ms``,
+    ``energy/power_w``, ``energy/limit_w``, ``energy/total_j``, ``energy/saved_percent``, ``energy/epoch_j``.
+    They come seconds late, and leave the steps of your other metrics as they are. Ranks other than 0 log
+    nothing.
 
     Args:
         trackers: ``wandb.run``, the module ``mlflow``, a ``SummaryWriter`` of TensorBoard, an ``aim.Run``.
@@ -303,11 +308,12 @@ def log_energy_to(*trackers: Any, publisher: Publisher | None = None, every_s: f
     Example:
         >>> zeus_stream.log_energy_to(wandb.run)
     """
-    started = (publisher or default_publisher()).started
+    publisher = publisher or default_publisher()
+    started, (step, epoch) = publisher.started, publisher.next_numbers
     sinks = [sink_of(tracker) for tracker in trackers] if started.rank == 0 else []
 
     def ask(query: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = connect().sql(query, timeout_s=QUERY_S).to_pylist()
         return rows
 
-    return EnergyLog(sinks, TrackedPoints(started.run, ask).new, every_s)
+    return EnergyLog(sinks, TrackedPoints(started.run, ask, step, epoch).new, every_s)

@@ -274,6 +274,12 @@ class Publisher:
         self._steps.continue_from(step)
         self._epoch = max(self._epoch, epoch)
 
+    @property
+    def next_numbers(self) -> tuple[int, int]:
+        """Return the numbers of the next step and the next epoch."""
+        last = self._steps.last
+        return (0 if last is None else last + 1), self._epoch
+
     @contextmanager
     def step(self) -> Iterator[None]:
         """Return a context that is a step."""

@@ -35,6 +35,16 @@ ENERGY_J = 6.0
 DURATION_S = 0.5
 
 
+class Writer:
+    """A writer of TensorBoard that keeps nothing."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int, walltime: float) -> None:
+        del tag, scalar_value, global_step, walltime
+
+    def flush(self) -> None:
+        pass
+
+
 def answered(ask: Ask) -> bytes:
     gpus = tuple(GpuEnergy(f"GPU-{n}", ENERGY_J / 2, ENERGY_J / 2, ENERGY_J / 2) for n in range(2))
     return codec.encode(Answer(ask.question, DURATION_S, gpus, None))
@@ -101,6 +111,38 @@ def test_numbers_of_a_log_are_metrics_of_the_last_step_and_tokens_are_one_of_the
         made.record({"loss": 0.5, "note": "warming up", "best": None}, tokens=4096)
     told = [(metric.name, metric.value, metric.step, metric.epoch) for metric in collector.seen(Metric)]
     assert told == [("loss", 0.5, 1, 0), ("tokens", 4096, 1, 0)]
+
+
+def test_a_training_after_one_that_was_interrupted_begins_with_nothing_of_it(collector: Collector) -> None:
+    collector.answer = answered
+    with Publisher() as publisher:
+        made = training(publisher)
+        made.begin(0)
+        made.begin_epoch(0)
+        steps(made, 2)
+        made.end_interval()
+        until(lambda: all(interval.answered for interval in made._intervals))
+        made.begin(0)
+        made.begin_epoch(0)
+        steps(made, 1)
+        assert made.log() == {}, "what earlier steps cost is not of this training"
+        assert publisher.next_numbers == (3, 2)
+    first, second = collector.seen(EpochEnded)
+    assert (first.index, second.index) == (0, 1)
+    assert first.t_ns <= collector.seen(EpochBegan)[1].t_ns
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_log_to_trackers_ends_where_that_of_the_next_training_begins() -> None:
+    with Publisher() as publisher:
+        made = training(publisher)
+        made.begin(0)
+        made.report_to([Writer()])
+        first = made._energy_log
+        made.begin(0)
+        made.report_to([Writer()])
+        assert "closed" in repr(first)
+        made.end()
 
 
 # ---- averages ------------------------------------------------------------------------------------------
@@ -227,7 +269,7 @@ def test_what_was_interrupted_is_forgotten_and_numbers_go_on(collector: Collecto
         (11, False, True), (12, True, False),
     ]  # fmt: skip
     assert [event.index for event in collector.seen(EpochBegan)] == [3, 4]
-    assert [event.index for event in collector.seen(EpochEnded)] == [4]
+    assert [event.index for event in collector.seen(EpochEnded)] == [3, 4]
 
 
 @pytest.mark.parametrize("seed", range(8))

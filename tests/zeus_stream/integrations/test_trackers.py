@@ -80,10 +80,30 @@ def test_points_are_whole_blocks_in_order_each_once(put: tuple[Any, TrackedPoint
     assert points.new() == []
 
 
-def test_a_block_with_a_step_that_was_not_measured_is_left_out(put: tuple[Any, TrackedPoints]) -> None:
+def test_a_step_that_was_not_measured_is_left_out(put: tuple[Any, TrackedPoints]) -> None:
     store, points = put
     store([CLOSED, *steps(0, 10), row("step", 10, 10, 11, None), *steps(11, 100)])
-    assert [point.step for point in points.new()] == [99]
+    (point,) = points.new()
+    assert point.step == BLOCK
+    assert point.values["energy/total_j"] == pytest.approx(sum(range(BLOCK + 1)) - 10)
+
+
+def test_a_log_begins_with_the_step_and_epoch_that_come_next(put: tuple[Any, TrackedPoints]) -> None:
+    store, points = put
+    store([CLOSED, *steps(0, 90), row("epoch", 0, 0, 30, 50), row("epoch", 1, 30, 90, 50)])
+    resumed = TrackedPoints(CLOSED.run, points._ask, 30, 1)
+    block, epoch = resumed.new()
+    assert block.step == 79
+    assert block.values["energy/total_j"] == pytest.approx(sum(range(30, 80)))
+    assert epoch.step == 1
+
+
+def test_steps_of_a_minute_are_points(put: tuple[Any, TrackedPoints]) -> None:
+    store, points = put
+    store([CLOSED, *[row("step", n, 70 * n, 70 * (n + 1), 9) for n in range(3)]])
+    assert [(point.step, point.values["energy/step_j"]) for point in points.new()] == [(2, 630)]
+    store([row("step", 3, 210, 280, 9)])
+    assert [point.step for point in points.new()] == [3]
 
 
 @dataclass
