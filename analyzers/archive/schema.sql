@@ -76,7 +76,15 @@ CREATE MACRO one_of_all(x) AS CASE WHEN count(x) = count(*) AND min(x) = max(x) 
 CREATE MACRO low_of_sum(x, low) AS greatest(sum(x) - sqrt(sum((x - low) ** 2)), 0);
 CREATE MACRO high_of_sum(x, high) AS sum(x) + sqrt(sum((high - x) ** 2));
 
--- The windows of one kind, added up over the GPUs and ranks of a run.
+-- The numbers between which a later session of its rank began the windows of a session again.
+CREATE MACRO begun_again(wanted) AS TABLE
+SELECT earlier.session, min(windows.index) AS first_again, max(windows.index) AS last_again
+FROM sessions AS earlier JOIN sessions AS later ON later.run = earlier.run AND later.rank = earlier.rank
+    AND later.session <> earlier.session AND later.began_wall_ns > earlier.began_wall_ns
+JOIN windows ON windows.session = later.session AND windows.kind = wanted
+GROUP BY earlier.session;
+
+-- The windows of one kind, added up over the GPUs and ranks of a run. Of those with one number the last counts.
 CREATE MACRO whole(wanted) AS TABLE
 SELECT gpu_windows.*, cpu_energy_j
 FROM (
@@ -92,13 +100,17 @@ FROM (
         max_of_all(power_limit_w) AS highest_limit_w,
         count(gpu) AS gpus, bool_or(shared) AS shared,
         coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') AS quality
-    FROM windows WHERE kind = wanted AND NOT of_host(gpu) GROUP BY run, index
+    FROM windows LEFT JOIN begun_again(wanted) USING (session)
+    WHERE kind = wanted AND NOT of_host(gpu) AND (index BETWEEN first_again AND last_again) IS NOT TRUE
+    GROUP BY run, index
 ) AS gpu_windows LEFT JOIN (
     -- Ranks of one host all have a row of the same CPU: it counts once, as the slowest of them saw it.
     SELECT run, index, sum_of_all(energy_j) AS cpu_energy_j
     FROM (
         SELECT run, index, max_of_all(energy_j) AS energy_j
-        FROM windows WHERE kind = wanted AND of_host(gpu) GROUP BY run, index, gpu
+        FROM windows LEFT JOIN begun_again(wanted) USING (session)
+        WHERE kind = wanted AND of_host(gpu) AND (index BETWEEN first_again AND last_again) IS NOT TRUE
+        GROUP BY run, index, gpu
     ) GROUP BY run, index
 ) AS cpu_windows USING (run, index);
 
@@ -742,7 +754,8 @@ WITH ranks AS MATERIALIZED (
     GROUP BY later.run, later.first_step
 ), redone_from AS MATERIALIZED (
     -- Steps from this number on were done again later. A session that numbers its steps from 0 again may have begun
-    -- at a checkpoint all the same: then it is not known what was done twice.
+    -- at a checkpoint all the same: then it is not known what was done twice. After one that ended in order it is
+    -- another training of the same command.
     SELECT session, min(first_step) AS first_step, min(first_step) > 0 AS known
     FROM (
         SELECT mine.session, later.first_step FROM spans AS mine JOIN spans AS later
@@ -750,6 +763,7 @@ WITH ranks AS MATERIALIZED (
             AND NOT EXISTS (
                 FROM wholes WHERE wholes.session = mine.session AND wholes.ended_us > later.began_us
             )
+        JOIN ranks ON ranks.session = mine.session AND (later.first_step > 0 OR ranks.ended_how IS DISTINCT FROM 'ended')
         UNION ALL
         SELECT spans.session, resumed.first_step FROM spans JOIN resumed USING (run)
     ) GROUP BY session

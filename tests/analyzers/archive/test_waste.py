@@ -343,6 +343,12 @@ def test_a_restart_that_counts_from_zero_does_not_say_what_was_done_twice(stored
     assert found["not attributed"]["energy_j"] == 4000
 
 
+def test_a_second_training_of_a_command_does_nothing_again(stored: Stored) -> None:
+    found = waste(stored([CLOSED, AGAIN, *STEPS, EPOCH, WHOLE, *resumed(0)]))
+    assert found["steps"]["energy_j"] == 8000
+    assert "redone steps" not in found
+
+
 def test_a_new_run_of_the_job_that_begins_above_zero_resumes_the_one_that_was_killed(stored: Stored) -> None:
     other = resumed(2, run="run-2")
     archive = stored([KILLED, replace(AGAIN, run="run-2"), *STEPS, EPOCH, WHOLE, *other])
