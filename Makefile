@@ -137,9 +137,8 @@ test-slurm: install ## test the scripts for Slurm with Debian's Slurm and MariaD
 	$(BIN)/python -m pytest -rs tests/packaging/test_slurm.py
 
 FIGURES ?=
-TRACES ?=
-figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600, TRACES=DIR of Zeus's traces
-	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(TRACES),--traces $(TRACES))
+figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600
+	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600)
 
 GPU ?= gpu-$(shell hostname)
 gpu: install     ## meet a real GPU in ten minutes: recordings, its sensor card, a page to read in the folder GPU=; OBSERVE=1 changes nothing

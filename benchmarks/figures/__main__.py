@@ -1,6 +1,6 @@
 """Run the benchmarks that a machine of two cores can, and write docs/figures.md: ``make figures``.
 
-    python -m benchmarks.figures [--only step_cost windows] [--repeats 3] [--limit 600] [--traces DIR]
+    python -m benchmarks.figures [--only step_cost windows] [--repeats 3] [--limit 600]
 
 Each benchmark runs several times, and is ended at its time limit with all that it started. A section of the
 page has its date, commit, machine and load, and the median of each figure with its spread. A benchmark that
@@ -15,7 +15,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from benchmarks.figures.page import (
     Place,
@@ -33,9 +32,6 @@ from benchmarks.harness import ROOT, machine, options
 PAGE = ROOT / "docs" / "figures.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
-LIMIT_S = 600
-LAST_WORDS = 600
-"""Letters of what a failed benchmark wrote last."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,6 @@ class Benchmark:
     arguments: tuple[str, ...] = ()
     repeats: int = 3
     """1: it repeats by itself, or its figures are exact."""
-    traces: bool = False
-    """It needs Zeus's published traces: ``--traces DIR``."""
 
     @property
     def name(self) -> str:
@@ -56,24 +50,25 @@ class Benchmark:
 
 
 BENCHMARKS = (
-    Benchmark("benchmarks.cost.step_cost", arguments=("--steps", "500")),
-    Benchmark("benchmarks.windows", arguments=("--runs", "2", "--loads", "clean", "noisy"), repeats=1),
+    Benchmark("benchmarks.cost.step_cost", ("--steps", "500")),
+    Benchmark("benchmarks.windows", ("--runs", "2", "--loads", "clean", "noisy"), repeats=1),
     Benchmark("benchmarks.load.latency"),
     Benchmark("benchmarks.load.throughput", repeats=1),
-    Benchmark("benchmarks.cost.own_cost", arguments=("--seconds", "8")),
+    Benchmark("benchmarks.cost.own_cost"),
     Benchmark("benchmarks.screens.web"),
-    Benchmark("benchmarks.faults.restore", arguments=("--trials", "5"), repeats=1),
-    Benchmark("benchmarks.pipeline.groupings", arguments=("--seeds", "200", "206"), repeats=1),
+    Benchmark("benchmarks.faults.restore", ("--trials", "5"), repeats=1),
+    Benchmark("benchmarks.pipeline.groupings", ("--seeds", "200", "206"), repeats=1),
     Benchmark("benchmarks.pipeline.published", repeats=1),
     Benchmark(
         "benchmarks.pipeline.live",
-        arguments=("--iterations", "110", "--work-ms", "60", "--profiled", "4"),
+        ("--iterations", "110", "--work-ms", "60", "--profiled", "4"),
         repeats=1,
     ),
     Benchmark("benchmarks.load.retention", repeats=1),
-    Benchmark("benchmarks.noise.bench_drift", arguments=("--sessions", "600", "--seed", "77"), repeats=1),
-    Benchmark("benchmarks.noise.search", arguments=("--gpus", "v100"), repeats=1, traces=True),
+    Benchmark("benchmarks.noise.bench_drift", ("--sessions", "600", "--seed", "77"), repeats=1),
+    Benchmark("benchmarks.noise", ("--tables", "search", "--worlds", "8", "--seed", "5"), repeats=1),
 )
+OF_STEP = {"load": "clean", "counter, ms": "100", "step, ms": "100"}
 QUOTES = (
     Quote(
         "step_cost",
@@ -87,14 +82,8 @@ QUOTES = (
         "windows",
         "The energy of a step of 100 ms is off by {ours} % on average; reads at its two ends, by {peer} %.",
         {
-            "ours": Place(
-                "Energy of single steps", {"load": "clean", "counter, ms": "100", "step, ms": "100"}, "shaped"
-            ),
-            "peer": Place(
-                "Energy of single steps",
-                {"load": "clean", "counter, ms": "100", "step, ms": "100"},
-                "direct reads",
-            ),
+            "ours": Place("Energy of single steps", OF_STEP, "shaped"),
+            "peer": Place("Energy of single steps", OF_STEP, "direct reads"),
         },
     ),
     Quote(
@@ -111,14 +100,6 @@ HEAD = """# Figures
 some of its sections. Figures are medians; least and most of the runs stand in brackets. A peer stands beside
 ours where it was measured in the same run. [Figures of longer runs](explanation/figures.md) has more.
 """
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A benchmark that did not give its figures."""
-
-    name: str
-    why: str
 
 
 def run_once(command: list[str], limit_s: float) -> tuple[str, str]:
@@ -143,39 +124,31 @@ def run_once(command: list[str], limit_s: float) -> tuple[str, str]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what it has started and not ended
     if process.returncode:
-        return printed, f"exit code {process.returncode}: {(errors or printed).strip()[-LAST_WORDS:]}"
+        return printed, f"exit code {process.returncode}: {(errors or printed).strip()[-600:]}"
     return printed, ""
 
 
-def measured(benchmark: Benchmark, repeats: int, limit_s: float, traces: Path | None) -> str | Failure:
-    """Return the section of a benchmark, or why there is none. ``limit_s`` is for all of its runs."""
-    if benchmark.traces and traces is None:
-        return Failure(benchmark.name, "it needs the published traces: TRACES=DIR")
-    more = ("--traces", str(traces)) if benchmark.traces else ()
-    arguments = [*benchmark.arguments, *more]
-    end_s = time.monotonic() + limit_s
+def measured(benchmark: Benchmark, repeats: int, limit_s: float) -> tuple[str, str]:
+    """Return the section of a benchmark, and why there is none. ``limit_s`` is for all of its runs."""
+    command = [benchmark.module, *benchmark.arguments]
     load_before, began_s = os.getloadavg()[0], time.monotonic()
     runs: list[list[Table]] = []
     for _ in range(min(repeats, benchmark.repeats)):
-        left_s = end_s - time.monotonic()
-        printed, why = run_once([sys.executable, "-m", benchmark.module, *arguments], max(1.0, left_s))
+        left_s = began_s + limit_s - time.monotonic()
+        printed, why = run_once([sys.executable, "-m", *command], max(1.0, left_s))
         if why and not runs:
-            return Failure(benchmark.name, why)
+            return "", why
         if why:
             break  # the runs before it count
         runs.append(read_tables(printed))
     if not any(runs):
-        return Failure(benchmark.name, "it printed no table")
-    shown = " ".join(
-        ["python -m", benchmark.module, *benchmark.arguments, *(("--traces", "DIR") if more else ())]
-    )
+        return "", "it printed no table"
     about = (
-        f"`{shown}`, {datetime.now(UTC):%Y-%m-%d}, commit {commit()}, {len(runs)} runs in"
-        f" {time.monotonic() - began_s:.0f} s, load {load_before:.1f} before and {os.getloadavg()[0]:.1f}"
-        " after."
-        f" {machine()}."
+        f"`python -m {' '.join(command)}`, {datetime.now(UTC):%Y-%m-%d}, commit {commit()}, {len(runs)} runs"
+        f" in {time.monotonic() - began_s:.0f} s, load {load_before:.1f} before and"
+        f" {os.getloadavg()[0]:.1f} after. {machine()}."
     )
-    return f"{about}\n\n{write_tables(merged(runs))}"
+    return f"{about}\n\n{write_tables(merged(runs))}", ""
 
 
 def commit() -> str:
@@ -186,47 +159,42 @@ def commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
-def write_page(found: dict[str, str], failures: list[Failure]) -> None:
+def write_page(found: dict[str, str], failed: list[str]) -> None:
     """Write the page, and the sentences that README quotes."""
     sentences = quoted(QUOTES, found)
     parts = [HEAD]
     if sentences:
         parts.append("In short:\n\n" + "\n".join(f"- {each}" for each in sentences) + "\n")
-    if failures:
-        parts.append(
-            "Not measured in the latest run: " + ", ".join(f"`{each.name}`" for each in failures) + ".\n"
-        )
+    if failed:
+        parts.append("Not measured in the latest run: " + ", ".join(f"`{name}`" for name in failed) + ".\n")
     order = [each.name for each in BENCHMARKS]
     known = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
     parts += [f"## `{name}`\n\n{found[name]}" for name in known]
     PAGE.write_text("\n".join(parts), encoding="utf-8")
     if len(sentences) == len(QUOTES):
-        README.write_text(
-            between(README.read_text(encoding="utf-8"), BEGIN, END, f" {' '.join(sentences)} "),
-            encoding="utf-8",
-        )
+        readme = between(README.read_text(encoding="utf-8"), BEGIN, END, f" {' '.join(sentences)} ")
+        README.write_text(readme, encoding="utf-8")
 
 
 def main() -> int:
     """Run the benchmarks that were asked for."""
-    names = [each.name for each in BENCHMARKS]
-    choices = {"only": names}
-    given = options(__doc__, choices, only=[str], repeats=3, limit=float(LIMIT_S), traces=Path)
+    choices = {"only": [each.name for each in BENCHMARKS]}
+    given = options(__doc__, choices, only=[str], repeats=3, limit=600.0)
     found = sections(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
-    failures: list[Failure] = []
+    failed: list[str] = []
     for benchmark in BENCHMARKS:
         if given.only and benchmark.name not in given.only:
             continue
         print(f"{benchmark.name} ...", flush=True)
-        made = measured(benchmark, given.repeats, given.limit, given.traces)
-        if isinstance(made, Failure):
-            failures.append(made)
-            print(f"{benchmark.name}: could not be measured: {made.why}", flush=True)
+        section, why = measured(benchmark, given.repeats, given.limit)
+        if why:
+            failed.append(benchmark.name)
+            print(f"{benchmark.name}: could not be measured: {why}", flush=True)
         else:
-            found[benchmark.name] = made
-        write_page(found, failures)  # after each: what ends this command loses one benchmark at most
-    print(f"{PAGE.relative_to(ROOT)} is written. {len(failures)} failed: {[each.name for each in failures]}")
-    return len(failures)
+            found[benchmark.name] = section
+        write_page(found, failed)  # after each: what ends this command loses one benchmark at most
+    print(f"{PAGE.relative_to(ROOT)} is written. {len(failed)} failed: {failed}")
+    return len(failed)
 
 
 if __name__ == "__main__":

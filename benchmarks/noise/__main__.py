@@ -8,26 +8,24 @@ First table, of the first decision. ``wrong``: the excess of the limit chosen is
 the excess is at most the stated 95 % bound. ``above 3 %``: decisions whose own bound is above 3 %, which say
 so. ``cost``: what the steps until then take above as many at the best limit, in % of a run of 20 000 steps.
 ``stated``: how often the 95 % interval of energy and of time at the limit chosen holds the truth, and between
-which shares that may lie with so few worlds; ``off``: by
-how much the change of a step is missed; ``half``: half of the interval. ``beyond``: searches in which the
-mean time of all steps until a moment, as it is without noise, exceeded the bound on the time.
+which shares that may lie with so few worlds; ``off``: by how much the change of a step is missed; ``half``:
+half of the interval. ``beyond``: searches in which the mean time of all steps until a moment, as it is
+without noise, exceeded the bound on the time. Zeus's sweep takes 10 steps of warm-up and 40 measured at each
+limit, in the same worlds.
 
 Second table: the watch over 20 000 steps in which nothing but the noise changes, and how soon it notices that
-all steps take a tenth more. It begins after a search of
-`SEARCHED` steps. After an alarm it begins again, as if the search had chosen the same limit. ``neighbour`` is
-no noise to the watch: a load that slows steps for hundreds of them is a change.
+all steps take a tenth more. It begins after a search of `SEARCHED` steps. After an alarm it begins again, as
+if the search had chosen the same limit. ``neighbour`` is no noise to the watch: a load that slows steps for
+hundreds of them is a change.
 
-python -m benchmarks.noise --traces DIR [--tables search watch] [--kinds KIND ...] [--worlds 100]
-    [--seed 1] [--selectors slowdown:1.1] [--each] [--set step_kinds.SURE=3]
-    [--step-ms 250]
+python -m benchmarks.noise [--tables search watch] [--kinds KIND ...] [--worlds 100] [--runs 20] [--seed 1]
+    [--selectors slowdown:1.1] [--step-ms 250]
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from math import sqrt
-from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
@@ -39,11 +37,10 @@ from analyzers.power_limit.search.step_costs import ShareInterval
 from analyzers.power_limit.search.visit_blocks import Visit, settled
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.visits import BLOCK_NS, BLOCK_STEPS
-from benchmarks.harness import table
+from benchmarks.harness import options, table
 from benchmarks.noise.driven import Driven
 from benchmarks.noise.noise_kinds import KINDS, TUNED, TUNING_SEED, Floats, Noise, draw
 from benchmarks.noise.published import (
-    RUN_STEPS,
     SELECTORS,
     STEP_NS,
     Curve,
@@ -109,13 +106,13 @@ class NoisyTraining:
 
 
 def worlds(
-    published: list[Curve], kind: str, count: int, seed: int, texts: Sequence[str]
+    published: list[Curve], kind: str, given: argparse.Namespace
 ) -> Iterator[tuple[NoisyTraining, Selector]]:
     """Return trainings of a kind, each with its selector."""
-    for number in range(count):
-        rng = np.random.default_rng([seed, list(KINDS).index(kind), number])
+    for number in range(given.worlds):
+        rng = np.random.default_rng([given.seed, list(KINDS).index(kind), number])
         curve = published[int(rng.integers(len(published)))]
-        selector = named(str(rng.choice(texts)))
+        selector = named(str(rng.choice(given.selectors)))
         most = max(MOST, round(MOST * BLOCK_NS / BLOCK_STEPS / curve.step_ns[0]))
         yield NoisyTraining(curve, draw(kind, rng, most)), selector
 
@@ -125,21 +122,13 @@ class Outcome(Struct, frozen=True):
 
     steps: int
     excess: float
-    bound: float
     cost: float
     """Of the steps until then, as a share of a run of `LONG_RUN`."""
-    stated: tuple[tuple[ShareInterval, float], ...]
-    """Of energy and time at the limit chosen, each with the truth. Empty where the highest was chosen."""
-    beyond: float = 0.0
+    beyond: float
     """By which share the time of the run exceeded its bound at most, at any step until then."""
-
-    @property
-    def wrong(self) -> bool:
-        return self.excess > WRONG
-
-    @property
-    def held(self) -> bool:
-        return self.excess <= self.bound + 1e-4
+    bound: float = 0.0
+    stated: tuple[tuple[ShareInterval, float], ...] = ()
+    """Of energy and time at the limit chosen, each with the truth. Empty where the highest was chosen."""
 
 
 def outcome(training: NoisyTraining, selector: Selector) -> Outcome:
@@ -158,70 +147,85 @@ def outcome(training: NoisyTraining, selector: Selector) -> Outcome:
             (decided.costs.energy, curve.step_mj[at] / curve.step_mj[top] - 1),
             (decided.costs.time, curve.step_ns[at] / curve.step_ns[top] - 1),
         ]
-    return Outcome(
-        at_step,
-        excess(curve, selector, decided.limit_mw)[0],
-        decided.confidence.p95,
-        profiling(curve, selector, training.spent[:at_step]) * RUN_STEPS / LONG_RUN,
-        tuple(stated),
-        _beyond(curve, selector, training.spent[:at_step]),
-    )
+    chosen = _chosen(training, selector, decided.limit_mw, at_step)
+    return replace(chosen, bound=decided.confidence.p95, stated=tuple(stated))
 
 
-def _beyond(curve: Curve, selector: Selector, spent: Sequence[int]) -> float:
-    """Return by which share steps at these limits exceed a bound on the time at most; 0: without one."""
+def swept(training: NoisyTraining, selector: Selector) -> Outcome:
+    """Return Zeus's choice."""
+    training.go_on(0, 1)
+    trials = []
+    for at in range(len(training.curve.limits_mw)):
+        training.go_on(at, 10)
+        trials.append(training.go_on(at, 40))
+    return _chosen(training, selector, selector.choose(trials, 1), training.steps)
+
+
+def _chosen(training: NoisyTraining, selector: Selector, limit_mw: int, steps: int) -> Outcome:
+    curve, spent = training.truth, training.spent[:steps]
     factor = None if selector.goal is None else selector.goal.factor
-    if factor is None:
-        return 0.0
-    step_ns = np.array(curve.step_ns)[list(spent)]
-    mean_ns = np.cumsum(step_ns) / np.arange(1, len(step_ns) + 1)
-    return max(0.0, float(mean_ns.max()) / (factor * curve.step_ns[0]) - 1)
+    beyond = 0.0
+    if factor is not None:
+        step_ns = np.array(curve.step_ns)[spent]
+        mean_ns = np.cumsum(step_ns) / np.arange(1, len(step_ns) + 1)
+        beyond = max(0.0, float(mean_ns.max()) / (factor * curve.step_ns[0]) - 1)
+    cost = profiling(curve, selector, spent) / LONG_RUN
+    return Outcome(steps, excess(curve, selector, limit_mw), cost, beyond)
 
 
-def search_table(published: list[Curve], given: argparse.Namespace) -> None:
-    rows, every = [], list[Outcome]()
+def search_table(given: argparse.Namespace) -> None:
+    longer = given.step_ms * 1e6 / STEP_NS
+    published = [scaled(drawn_through(curve, LIMITS), longer) for curve in curves()]
+    rows, every, sweeps = [], list[Outcome](), list[Outcome]()
     for kind in given.kinds:
-        of = [
-            outcome(training, selector)
-            for training, selector in worlds(published, kind, given.worlds, given.seed, given.selectors)
-        ]
-        if given.each:
-            print(*(f"{kind} {each}" for each in of), sep="\n", flush=True)
-        rows.append([kind, "tuned on" if KINDS[kind] in TUNED else "reported", *figures(of)])
+        of = [outcome(*world) for world in worlds(published, kind, given)]
+        sweeps += [swept(*world) for world in worlds(published, kind, given)]
+        rows.append([kind, _class_of(kind), *figures(of), *stated_figures(of)])
         every += of
+    rows.append(["all", "", *figures(every), *stated_figures(every)])
+    rows.append(["all, Zeus's sweep", "", *figures(sweeps), *["-"] * 7])
     head = (
-        "noise | kind | steps, median | p90 | most | wrong, % | excess, mean % | worst | bound holds, % | "
-        "bound, median % | bound above 3 %, % | cost, mean % | stated holds, % | off, mean % | most | "
-        "half, median % | beyond a bound on time at a moment, % | most"
+        "noise | kind | steps, median | p90 | most | wrong, % | excess, mean % | worst | cost, mean % | "
+        "beyond a bound on time at a moment, % | most | bound holds, % | bound, median % | "
+        "bound above 3 %, % | stated holds, % | off, mean % | most | half, median %"
     )
-    rows.append(["all", "", *figures(every)])
     table(f"{given.worlds} worlds a kind, seed {given.seed}, {LIMITS} limits", head, rows)
 
 
+def _class_of(kind: str) -> str:
+    return "tuned on" if KINDS[kind] in TUNED else "reported"
+
+
 def figures(of: Sequence[Outcome]) -> list[str]:
-    """Return the figures of a row."""
-    steps, bounds, found = ([getattr(each, name) for each in of] for name in ("steps", "bound", "excess"))
-    stated = [each for one in of for each in one.stated]
-    holds = [of.low - 1e-4 <= true <= of.high + 1e-4 for of, true in stated]
-    off = [abs(of.middle - true) for of, true in stated] or [0.0]
-    halves = [(of.high - of.low) / 2 for of, _ in stated] or [0.0]
+    """Return what came of searches."""
+    steps, found, beyond = ([getattr(each, name) for each in of] for name in ("steps", "excess", "beyond"))
     return [
         f"{np.median(steps):.0f}",
         f"{np.percentile(steps, 90):.0f}",
         f"{max(steps)}",
-        f"{100 * np.mean([each.wrong for each in of]):.1f}",
+        f"{100 * np.mean(np.array(found) > WRONG):.1f}",
         f"{100 * np.mean(found):.2f}",
         f"{100 * max(found):.1f}",
-        f"{100 * np.mean([each.held for each in of]):.0f}",
+        f"{100 * np.mean([each.cost for each in of]):.2f}",
+        f"{100 * np.mean(np.array(beyond) > 0):.0f}",
+        f"{100 * max(beyond):.1f}",
+    ]
+
+
+def stated_figures(of: Sequence[Outcome]) -> list[str]:
+    """Return how far what searches state is right."""
+    bounds, stated = [each.bound for each in of], [each for one in of for each in one.stated]
+    holds = [of.low - 1e-4 <= true <= of.high + 1e-4 for of, true in stated]
+    off = [abs(of.middle - true) for of, true in stated] or [0.0]
+    halves = [(of.high - of.low) / 2 for of, _ in stated] or [0.0]
+    return [
+        f"{100 * np.mean([each.excess <= each.bound + 1e-4 for each in of]):.0f}",
         f"{100 * np.median(bounds):.1f}",
         f"{100 * np.mean(np.array(bounds) > WRONG):.0f}",
-        f"{100 * np.mean([each.cost for each in of]):.2f}",
         share_words(sum(holds), len(holds)) if holds else "-",
         f"{100 * np.mean(off):.2f}",
         f"{100 * max(off):.1f}",
         f"{100 * np.median(halves):.1f}",
-        f"{100 * np.mean([each.beyond > 0 for each in of]):.0f}",
-        f"{100 * max(each.beyond for each in of):.1f}",
     ]
 
 
@@ -230,12 +234,11 @@ def share_words(held: int, of: int) -> str:
     z = 1.96
     whole, middle = 1 + z * z / of, held / of + z * z / (2 * of)
     half = z * sqrt(held / of * (1 - held / of) / of + z * z / (4 * of * of))
-    return (
-        f"{100 * held / of:.0f} ({100 * (middle - half) / whole:.0f} to {100 * (middle + half) / whole:.0f})"
-    )
+    low, high = (middle - half) / whole, (middle + half) / whole
+    return f"{100 * held / of:.0f} ({100 * low:.0f} to {100 * high:.0f})"
 
 
-def watch_table(_: list[Curve], given: argparse.Namespace) -> None:
+def watch_table(given: argparse.Namespace) -> None:
     rows = []
     for kind in given.kinds:
         alarms, noticed = [], []
@@ -248,21 +251,14 @@ def watch_table(_: list[Curve], given: argparse.Namespace) -> None:
             dearer = Noise(noise.time * factor, noise.energy * factor)
             after = [step - changed for step in _alarms(dearer, changed + UNNOTICED) if step > changed]
             noticed.append(after[0] if after else UNNOTICED)
+        often = f"{100 * np.mean(np.array(alarms) > 1):.0f}"
+        soon = f"{100 * np.mean(np.array(noticed) <= SOON):.0f}"
+        of_kind = kind, _class_of(kind)
         rows.append(
-            [
-                kind,
-                "tuned on" if KINDS[kind] in TUNED else "reported",
-                f"{np.mean(alarms):.2f}",
-                max(alarms),
-                f"{100 * np.mean(np.array(alarms) > 1):.0f}",
-                f"{np.median(noticed):.0f}",
-                f"{100 * np.mean(np.array(noticed) <= SOON):.0f}",
-            ]
+            [*of_kind, f"{np.mean(alarms):.2f}", max(alarms), often, f"{np.median(noticed):.0f}", soon]
         )
-    head = [
-        "noise", "kind", "alarms, mean", "most", "runs with more than one, %",
-        f"{MORE:+.0%} noticed after, steps, median", f"within {SOON}, %",
-    ]  # fmt: skip
+    head = "noise | kind | alarms, mean | most | runs with more than one, %"
+    head += f" | {MORE:+.0%} noticed after, steps, median | within {SOON}, %"
     table(f"{given.runs} runs of {LONG_RUN} steps a kind, seed {given.seed}", head, rows)
 
 
@@ -270,10 +266,8 @@ def _alarms(noise: Noise, steps: int = SEARCHED + LONG_RUN) -> list[int]:
     """Return the steps at which the watch raises an alarm; then it begins again, as after a search."""
     energy, time = 50_000 * noise.energy[:steps], STEP_NS * noise.time[:steps]
     searched, raised = settled([Visit(tuple(_trials(energy[:SEARCHED], time[:SEARCHED], 4)), 0)]), []
-    watch, whole = (
-        drift.begun(None, searched[0].blocks),
-        SEARCHED + (steps - SEARCHED) // WATCH_STEPS * WATCH_STEPS,
-    )
+    watch = drift.begun(None, searched[0].blocks)
+    whole = SEARCHED + (steps - SEARCHED) // WATCH_STEPS * WATCH_STEPS
     for count, window in enumerate(_trials(energy[SEARCHED:whole], time[SEARCHED:whole], WATCH_STEPS), 1):
         watch = drift.seen(watch, window)
         if watch.alarm:
@@ -288,31 +282,14 @@ def _trials(energy: Floats, time: Floats, steps: int) -> list[Trial]:
     return [Trial(1, round(mj), round(ns), steps) for mj, ns in of]
 
 
-TABLES = {"search": search_table, "watch": watch_table}
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--traces", type=Path, required=True, help="directory of summary_power_*.csv")
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
-    parser.add_argument("--worlds", type=int, default=100, help="of each kind")
-    parser.add_argument("--runs", type=int, default=20, help="of 20 000 steps, of each kind")
-    parser.add_argument("--seed", type=int, default=TUNING_SEED)
-    parser.add_argument("--selectors", nargs="+", default=SELECTORS)
-    parser.add_argument("--each", action="store_true", help="print a line for each world")
-    parser.add_argument("--set", nargs="+", default=[], help="constants of the search: step_kinds.SURE=3")
-    parser.add_argument("--step-ms", type=float, default=STEP_NS / 1e6)
-    given = parser.parse_args()
-    for each in given.set:
-        name, value = each.split("=")
-        module = import_module(f"analyzers.power_limit.search.{name.partition('.')[0]}")
-        constant = name.partition(".")[2]
-        setattr(module, constant, type(getattr(module, constant))(float(value)))
-    longer = given.step_ms * 1e6 / STEP_NS
-    published = [scaled(drawn_through(curve, LIMITS), longer, longer) for curve in curves(given.traces)]
+    tables = {"search": search_table, "watch": watch_table}
+    given = options(
+        __doc__, {"tables": tables, "kinds": KINDS}, tables=list(tables), kinds=list(KINDS), worlds=100,
+        runs=20, seed=TUNING_SEED, selectors=SELECTORS, step_ms=STEP_NS / 1e6,
+    )  # fmt: skip
     for name in given.tables:
-        TABLES[name](published, given)
+        tables[name](given)
 
 
 if __name__ == "__main__":

@@ -146,8 +146,3 @@ class Driven:
         state = self._state
         chosen = state.chosen
         return isinstance(state.phase, Measuring) and chosen is not None and chosen.watch.usual is not None
-
-    @property
-    def measured(self) -> tuple[Trial, ...]:
-        """All that was measured in this round, one for each limit."""
-        return self._state.trials

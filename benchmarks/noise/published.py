@@ -1,10 +1,8 @@
 """Zeus's published power traces as workloads, for the benchmarks of the search and of what follows it."""
 
-import csv
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import exp, sqrt
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -13,6 +11,7 @@ from msgspec.structs import replace
 
 from analyzers.power_limit import selectors
 from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.simulation.traces import read
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
 STEP_NS = 250_000_000
@@ -20,7 +19,6 @@ CORRELATION = 0.3
 """Of a step's noise with that of the step before."""
 WARMING, WARMING_STEPS = 0.01, 60
 """Energy that a cold GPU takes less, and in how many steps it warms up."""
-RUN_STEPS = 2000
 
 
 class Curve(Struct, frozen=True):
@@ -31,21 +29,15 @@ class Curve(Struct, frozen=True):
     step_ns: tuple[float, ...]
     step_mj: tuple[float, ...]
 
-    @property
-    def capped(self) -> bool:
-        """True if the lowest limit caps it at all: the mean power at the highest is above the lowest."""
-        return self.step_mj[0] / self.step_ns[0] * 1e9 > self.limits_mw[-1]
 
-
-def curves(traces: Path) -> Iterator[Curve]:
+def curves() -> Iterator[Curve]:
     """Return the published curves, as measured; a step takes `STEP_NS` at the highest limit."""
+    powered = read().powered
     for gpu in ("v100", "a40"):
         by: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
-        with (traces / f"summary_power_{gpu}.csv").open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                name = " ".join((gpu, row["dataset"], row["network"], row["batch_size"], row["optimizer"]))
-                limit_mw = round(float(row["power_limit"]) * 1000)
-                by[name][limit_mw] = float(row["time_per_epoch"]), float(row["average_power"])
+        for row in powered[gpu]:
+            name = f"{gpu} {row.dataset} {row.network} {row.batch_size} {row.optimizer}"
+            by[name][round(row.limit_w * 1000)] = row.epoch_s, row.power_w
         for name, points in by.items():
             limits = sorted(points, reverse=True)
             if len(limits) >= 4:
@@ -65,12 +57,12 @@ def drawn_through(curve: Curve, count: int) -> Curve:
     return Curve(curve.name, tuple(limits.tolist()), at(curve.step_ns), at(curve.step_mj))
 
 
-def scaled(curve: Curve, time: float, energy: float) -> Curve:
+def scaled(curve: Curve, times: float) -> Curve:
     """Return a curve whose steps take so many times as long, and as much energy."""
     return replace(
         curve,
-        step_ns=tuple(time * ns for ns in curve.step_ns),
-        step_mj=tuple(energy * mj for mj in curve.step_mj),
+        step_ns=tuple(times * ns for ns in curve.step_ns),
+        step_mj=tuple(times * mj for mj in curve.step_mj),
     )
 
 
@@ -119,26 +111,28 @@ def true_trials(curve: Curve) -> list[Trial]:
     return [Trial(limit, round(mj * 1e6), round(ns * 1e6), 1) for limit, mj, ns in points]
 
 
-def excess(curve: Curve, selector: Selector, chosen: int) -> tuple[float, float]:
-    """Return the excess of a limit, and the energy it forgoes, as shares."""
+def excess(curve: Curve, selector: Selector, chosen: int) -> float:
+    """Return the excess of a limit over the best, as a share.
+
+    Of a slowdown it is the share by which the bound is broken. If it holds, it is that by which the time of a
+    lower limit stays below the bound.
+    """
     assert selector.goal is not None
     limits, goal, trials = curve.limits_mw, selector.goal, true_trials(curve)
     at, best = limits.index(chosen), limits.index(selector.choose(trials, 1))
     if goal.factor is None:
         objective = [goal.of(trial, limits[0], 1) for trial in trials]
-        return objective[at] / objective[best] - 1, 0.0
+        return objective[at] / objective[best] - 1
     bound = goal.factor * curve.step_ns[0]
     over = curve.step_ns[at] / bound - 1
-    if over > 0:
-        return over, 0.0
     left_out = max((1 - ns / bound for ns in curve.step_ns[at + 1 :]), default=0.0)
-    return max(0.0, left_out), max(0.0, curve.step_mj[at] / curve.step_mj[best] - 1)
+    return over if over > 0 else max(0.0, left_out)
 
 
-def profiling(curve: Curve, selector: Selector, spent: list[int]) -> float:
-    """Return what steps at these limits cost above as many at the best, as a share of a run."""
+def profiling(curve: Curve, selector: Selector, spent: Sequence[int]) -> float:
+    """Return what steps at these limits cost above as many at the best, in steps at the best."""
     assert selector.goal is not None
     limits, goal, trials = curve.limits_mw, selector.goal, true_trials(curve)
     best = limits.index(selector.choose(trials, 1))
     value = curve.step_mj if goal.factor is not None else [goal.of(t, limits[0], 1) for t in trials]
-    return sum(value[at] / value[best] - 1 for at in spent) / RUN_STEPS
+    return sum(value[at] / value[best] - 1 for at in spent)

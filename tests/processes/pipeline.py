@@ -17,6 +17,7 @@ import duckdb
 from msgspec import Struct
 
 from collectors.devices.simulated_spec import parse
+from collectors.publish_server import UNHEARD
 from tests.empty_archive import archive_at
 from tests.environment import PATIENCE_S, ZEUS_STREAM, rows, start
 from tests.waiting import until
@@ -122,6 +123,11 @@ class Account(Struct, frozen=True):
     """What ``gaps`` says, a sentence each."""
     frames: int
     readings: int
+
+    @property
+    def other_gaps(self) -> list[str]:
+        """Return the gaps but those of a time without a collector, and of a publisher killed in it."""
+        return [gap for gap in self.gaps if not gap.endswith(UNHEARD) and " collector: " not in gap]
 
 
 class Setup:

@@ -13,9 +13,8 @@ done only where kinds come back at one limit (a slow start does not) and explain
 
 Constants were chosen on seed 401 of four kinds of noise. Beside each is what it gives halved or doubled in
 30 searches of seed 1777; as they are, 302 steps (median), 524 (p90), the bound holds in 97 %, the stated
-saving in 98 %. *Alike*: 301 to 310 steps, p90 485 to 603. `python -m benchmarks.noise --traces DIR
---tables search --worlds 10 --seed 1777 --kinds "generation and training" alternating mixture
---set step_kinds.SURE=3`.
+saving in 98 %. *Alike*: 301 to 310 steps, p90 485 to 603 (`python -m benchmarks.noise --tables search
+--worlds 10 --seed 1777 --kinds "generation and training" alternating mixture`).
 """
 
 from collections.abc import Iterable, Sequence
