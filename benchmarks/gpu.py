@@ -1,6 +1,6 @@
 """Everything that a real GPU can settle in ten minutes, in one folder with a page to read (page.md).
 
-python -m benchmarks.gpu FOLDER [--observe] [--seconds 10] [--stand-in]        (make gpu, OBSERVE=1)
+python -m benchmarks.gpu FOLDER [--observe] [--seconds 10] [--only STAGE ...] [--stand-in]
 
 1. doctor: what each field answers, what does not, permission.
 2. The sensor card: cost of a read, what the driver makes of limits, how long a set takes. The card is kept.
@@ -13,7 +13,8 @@ python -m benchmarks.gpu FOLDER [--observe] [--seconds 10] [--stand-in]        (
 
 Every recording is a device (`--device recorded:FOLDER/square-50`) and may be attached to an issue. A load
 needs torch with CUDA or ROCm; without it, 4 and 6 are left out. ``--observe`` changes nothing: 7 is left
-out, and 1 and 2 set nothing. ``--stand-in`` plays it on a library that stands in for NVML.
+out, and 1 and 2 set nothing. ``--stand-in`` plays it on a library that stands in for NVML. `make gpu`
+(OBSERVE=1) calls it.
 """
 
 import argparse
@@ -26,28 +27,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from benchmarks.harness import ROOT, directory, environment, machine, process, wait_for
+from benchmarks.harness import ROOT, environment, machine, process, stand_in_gpus, wait_for
 from collectors.device import Device, Sample
 from collectors.devices.cards.sensor_card import Read, make_card, read_card
 from collectors.devices.recorded import record
 from collectors.devices.registry import open_bus
-from zeus_stream.bench.square_load import square_marks
+from tests.directories import short_directory
 from zeus_stream.cli.sensor_doctor import square_load, torch_load
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, UnsupportedError, ZeusStreamError
 
 SQUARES_MS = (1000, 370, 50, 25, 12, 10)
 STEPS = 1000
+CALL = "from benchmarks.gpu import *; {}"
+NO_TORCH = "Left out: no torch that sees this GPU."
 SEARCH_S = 90
-ON_MW, OFF_MW, PERIOD_NS, JITTER_NS = 230_000, 60_000, 100_000_000, 300_000
-"""Of the stand-in."""
 STEPS_MS = (590, 200, 50, 30, 12)
 _EQUAL = """
 WITH steps AS (FROM windows WHERE kind = 'step' AND run = (SELECT arg_max(run, began_at) FROM runs))
@@ -57,14 +57,14 @@ SELECT concat_ws(' | ', '| ' || count(*), round(median(duration_s) * 1e3, 1), ro
     (SELECT arg_max(seen, t_hi_ns) FROM readings) || ' |')
 FROM steps
 """
-_ME = "benchmarks.gpu"
 
 
 # ---- what runs in a process of its own: a driver's library is loaded once ----------------------------------
 
 
-def write_recording(folder: Path, seconds: float) -> None:
+def write_recording(path: str, seconds: float) -> None:
     """Record the GPUs, and write down when that began (CLOCK_MONOTONIC)."""
+    folder = Path(path)
     stamps: list[int] = []
 
     def now() -> int:
@@ -76,27 +76,26 @@ def write_recording(folder: Path, seconds: float) -> None:
     (folder / "begun_ns").write_text(str(stamps[0]))
 
 
-def short_steps(count: int, measured: bool) -> None:  # noqa: FBT001  (of the command line)
+def short_steps(*, measured: bool) -> None:
     """Print durations of short steps, us: median, p99 and worst."""
     import zeus_stream
 
-    if importlib.util.find_spec("torch"):
+    rows = np.ones((96, 96))
+
+    def step() -> None:
+        np.matmul(rows, rows)
+
+    if can_load():
         import torch
 
-        matrix = torch.randn(512, 512, device="cuda" if torch.cuda.is_available() else "cpu")
+        matrix = torch.randn(512, 512, device="cuda")
 
         def step() -> None:
             torch.mm(matrix, matrix)
-            if matrix.is_cuda:
-                torch.cuda.synchronize()
-    else:
-        rows = np.ones((96, 96))
-
-        def step() -> None:
-            np.matmul(rows, rows)
+            torch.cuda.synchronize()
 
     took_ns = []
-    for _ in zeus_stream.steps(range(count)) if measured else range(count):
+    for _ in zeus_stream.steps(range(STEPS)) if measured else range(STEPS):
         before_ns = time.perf_counter_ns()
         step()
         took_ns.append(time.perf_counter_ns() - before_ns)
@@ -104,11 +103,17 @@ def short_steps(count: int, measured: bool) -> None:  # noqa: FBT001  (of the co
     print(*np.percentile(np.array(took_ns[100:]) / 1e3, (50, 99, 100)).round(1))
 
 
+def steps_for(seconds: float) -> Iterator[int]:
+    """Yield steps for a while."""
+    import zeus_stream
+
+    until_s = time.monotonic() + seconds
+    yield from zeus_stream.steps(itertools.takewhile(lambda _: time.monotonic() < until_s, itertools.count()))
+
+
 def equal_steps(step_ms: float, seconds: float) -> None:
     """Take steps of equal work, of about so many milliseconds."""
     import torch
-
-    import zeus_stream
 
     matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
@@ -120,24 +125,46 @@ def equal_steps(step_ms: float, seconds: float) -> None:
         return time.monotonic() - begin_s
 
     work(500)
-    products, until_s = max(round(step_ms / work(1000)), 1), time.monotonic() + seconds
-    for _ in zeus_stream.steps(itertools.takewhile(lambda _: time.monotonic() < until_s, itertools.count())):
+    products = max(round(step_ms / work(1000)), 1)
+    for _ in steps_for(seconds):
         work(products)
 
 
 def train(seconds: float) -> None:
     """Take steps of about 50 ms for a while."""
-    import zeus_stream
+    loads = can_load()
+    if loads:
+        import torch
 
-    torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
-    matrix = torch.randn(4096, 4096, device="cuda") if torch and torch.cuda.is_available() else None
-    until = time.monotonic() + seconds
-    for _ in zeus_stream.steps(itertools.takewhile(lambda _: time.monotonic() < until, itertools.count())):
-        end = time.monotonic() + 0.05
-        while matrix is not None and torch and time.monotonic() < end:
+        matrix = torch.randn(4096, 4096, device="cuda")
+    for _ in steps_for(seconds):
+        end_s = time.monotonic() + 0.05
+        while loads and time.monotonic() < end_s:
             torch.mm(matrix, matrix)
             torch.cuda.synchronize()
-        time.sleep(max(end - time.monotonic(), 0))
+        time.sleep(max(end_s - time.monotonic(), 0))
+
+
+def can_load() -> bool:
+    """Tell whether there is a torch that sees a GPU."""
+    if not importlib.util.find_spec("torch"):
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def print_limits() -> None:
+    with closing(open_bus("nvml", Path(os.environ["ZEUS_STREAM_DIR"]))) as bus:
+        print(*(_limit_of(device) for device in bus.discover()))
+
+
+def _limit_of(device: Device) -> str:
+    try:
+        limit_mw = device.read_control("power_limit")
+    except UnsupportedError:
+        limit_mw = None
+    return "no limit" if limit_mw is None else f"{limit_mw / 1000:g} W"
 
 
 # ---- the stages --------------------------------------------------------------------------------------------
@@ -148,36 +175,46 @@ class Stages:
 
     def __init__(self, options: argparse.Namespace, where: Path, environ: dict[str, str]) -> None:
         self._options, self._where = options, where
-        self.folder: Path = options.folder
+        self.folder: Path = options.folder.resolve()
         self._environ = environment(where) | environ
         self._environ["OPENBLAS_NUM_THREADS"] = "1"
         if options.observe:
             self._environ["ZEUS_STREAM_OBSERVE"] = "1"
         self._stand_in = Path(environ["NVML_STAND_IN"]) if options.stand_in else None
 
-    def _run(self, *command: object) -> str:
-        """Run a module of Python; return what it printed."""
-        arguments = [sys.executable, "-m", *map(str, command)]
+    def _run(self, *arguments: object) -> str:
+        """Run Python; return what it printed."""
+        command = [sys.executable, *map(str, arguments)]
         done = subprocess.run(
-            arguments, env=self._environ, cwd=ROOT, capture_output=True, text=True, check=False
+            command, env=self._environ, cwd=ROOT, capture_output=True, text=True, check=False
         )
         return done.stdout + (done.stderr if done.returncode else "")
 
+    def _command(self, *arguments: object) -> str:
+        return self._run("-m", "zeus_stream", *arguments)
+
+    def _call(self, call: str) -> str:
+        """Call a function of this module in a process of its own; return what it printed."""
+        return self._run("-c", CALL.format(call)).strip()
+
     def check_gpu(self) -> None:
         """Raise RefusedError where there is no GPU to meet."""
-        limits = self._limit()
-        if not limits.endswith((" W", "no limit")):
-            raise RefusedError(limits or "gpu: could not be met: there is none. See `zeus-stream doctor`.")
+        if not self._call("print_limits()").endswith((" W", "no limit")):
+            raise RefusedError("gpu: could not be met: there is none. See `zeus-stream doctor`.")
+
+    def _can_load(self) -> bool:
+        return self._call("print(can_load())") == "True"
+
+    def _record(self, folder: Path) -> None:
+        self._call(f"write_recording({str(folder)!r}, {self._options.seconds})")
 
     def doctor(self) -> Iterator[str]:
-        yield from ("```", self._run("zeus_stream", "doctor").rstrip(), "```")
+        yield from ("```", self._command("doctor").rstrip(), "```")
 
     def sensor(self) -> Iterator[str]:
         """Print the card; it is kept as JSON as well."""
         sets = [] if self._options.observe else ["--set"]
-        text = self._run(
-            *("zeus_stream", "doctor", "--sensor", "--json", "--seconds", self._options.seconds, *sets)
-        )
+        text = self._command("doctor", "--sensor", "--json", "--seconds", self._options.seconds, *sets)
         path = self.folder / "card.json"
         path.write_text(text)
         try:
@@ -187,18 +224,17 @@ class Stages:
             yield text
 
     def at_rest(self) -> Iterator[str]:
-        self._run(_ME, "--record", self.folder / "rest", "--seconds", self._options.seconds)
+        self._record(self.folder / "rest")
         yield from self._described(self.folder / "rest", [])
 
     def squares(self) -> Iterator[str]:
-        loads = self._stand_in is not None or "yes" in self._run(_ME, "--can-load")
-        if not loads:
-            yield "Left out: no torch that sees this GPU."
+        if self._stand_in is None and not self._can_load():
+            yield NO_TORCH
             return
         for period_ms in SQUARES_MS:
             folder = self.folder / f"square-{period_ms}"
             with self._square(period_ms, self._options.seconds + 3) as marks_ns:
-                self._run(_ME, "--record", folder, "--seconds", self._options.seconds)
+                self._record(folder)
             with (folder / "marks.csv").open("w", newline="") as file:
                 csv.writer(file).writerows([("begin_ns", "end_ns"), *marks_ns])
             yield f"### {period_ms} ms"
@@ -207,6 +243,8 @@ class Stages:
     def _square(self, period_ms: int, seconds: float) -> AbstractContextManager[list[tuple[int, int]]]:
         """Give the begins and ends of work, which are there afterwards."""
         if self._stand_in is not None:
+            from tests.gpu.square_loads import show_square
+
             return nullcontext(show_square(self._stand_in, period_ms, seconds))
         return square_load(torch_load(period_ms, seconds), "0")
 
@@ -224,19 +262,22 @@ class Stages:
     def short_steps(self) -> Iterator[str]:
         yield from ("| collector | median, us | p99 | worst |", "|---|---|---|---|")
         for _ in range(2):
-            yield f"| none | {' | '.join(self._run(_ME, '--steps', STEPS).split())} |"
+            yield self._short_steps("none")
             with process(self._where, "collect", ready="publish", environ=self._environ):
-                yield f"| at rest | {' | '.join(self._run(_ME, '--steps', STEPS).split())} |"
+                yield self._short_steps("at rest")
                 with process(
                     self._where, "analyze", "--select", "none", ready="query", environ=self._environ
                 ):
-                    found = self._run(_ME, "--steps", STEPS, "--measured")
-                    yield f"| reads closely | {' | '.join(found.split())} |"
+                    yield self._short_steps("reads closely")
+
+    def _short_steps(self, collector: str) -> str:
+        found = self._call(f"short_steps(measured={collector == 'reads closely'})")
+        return f"| {collector} | {' | '.join(found.split())} |"
 
     def single_steps(self) -> Iterator[str]:
         """Measure steps of equal work by a run that only observes."""
-        if "yes" not in self._run(_ME, "--can-load"):
-            yield "Left out: no torch that sees this GPU."
+        if not self._can_load():
+            yield NO_TORCH
             return
         yield from (
             "| steps | ms | J | interval, half, % | scatter, % | readings |",
@@ -247,9 +288,9 @@ class Stages:
             process(self._where, "analyze", "--select", "none", ready="query", environ=self._environ),
         ):
             for step_ms in STEPS_MS:
-                self._run(_ME, "--equal", step_ms, "--seconds", self._options.seconds)
+                self._call(f"equal_steps({step_ms}, {self._options.seconds})")
                 time.sleep(2)
-                yield self._run("zeus_stream", "sql", "--format", "csv", _EQUAL).splitlines()[-1].strip('"')
+                yield self._command("sql", "--format", "csv", _EQUAL).splitlines()[-1].strip('"')
 
     def killed(self) -> Iterator[str]:
         """Kill all once a limit is set; the limit is restored by `zeus-stream restore`."""
@@ -257,11 +298,9 @@ class Stages:
             yield "Left out: nothing is changed."
             return
         found = self._limit()
-        train = [sys.executable, "-m", _ME, "--train", str(SEARCH_S)]
-        command = ["-m", "zeus_stream", "run", "-q", "--", *train]
-        running = subprocess.Popen(
-            [sys.executable, *command], env=self._environ, cwd=ROOT, start_new_session=True
-        )
+        training = [sys.executable, "-c", CALL.format(f"train({SEARCH_S})")]
+        command = [sys.executable, "-m", "zeus_stream", "run", "-q", "--", *training]
+        running = subprocess.Popen(command, env=self._environ, cwd=ROOT, start_new_session=True)
         try:
             wait_for(lambda: self._limit() != found or running.poll() is not None, SEARCH_S)
         except TimeoutError:
@@ -271,13 +310,13 @@ class Stages:
         running.wait()
         time.sleep(2)
         after = self._limit()
-        printed = self._run("zeus_stream", "restore").strip()
+        printed = self._command("restore").strip()
         yield f"- limit found: {found}; while the search ran: {during}"
         yield f"- 2 s after SIGKILL of everything: {after}"
         yield f"- after `zeus-stream restore`: {self._limit()} ({printed or 'it printed nothing'})"
 
     def _limit(self) -> str:
-        return self._run(_ME, "--limit").strip()
+        return self._call("print_limits()")
 
 
 def kill_all(where: Path) -> None:
@@ -305,40 +344,6 @@ def read_recording(path: Path, begun_ns: int) -> list[Read]:
     return reads
 
 
-def show_square(path: Path, period_ms: int, seconds: float) -> list[tuple[int, int]]:
-    """Let a stand-in's GPU show a square load from now on. Return when work begins and ends."""
-    from tests.gpu.stand_in import StandIn
-
-    host = StandIn(path)
-    since_ns, marks_ns = monotonic_ns(), list(square_marks(period_ms, seconds))
-    rng, count = np.random.default_rng(period_ms), round(seconds * 1e9) // PERIOD_NS
-    at_ns = np.arange(count) * PERIOD_NS + rng.integers(-JITTER_NS, JITTER_NS, count) + PERIOD_NS // 3
-    energy_mj = drawn_mj(marks_ns, at_ns).astype(np.int64)
-    power_mw = np.diff(energy_mj, prepend=0) * 10**9 // np.diff(at_ns, prepend=-1)
-    host.record(0, [(0, 0, OFF_MW), *zip(at_ns.tolist(), energy_mj.tolist(), power_mw.tolist(), strict=True)])
-    host.gpus[0].played_ns = since_ns
-    return [(since_ns + begin_ns, since_ns + end_ns) for begin_ns, end_ns in marks_ns]
-
-
-def drawn_mj(marks_ns: Sequence[tuple[int, int]], t_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return what a GPU has drawn by each instant, mJ, that draws ON_MW while it works, and else OFF_MW."""
-    edges_ns = np.array(marks_ns).ravel()
-    worked_ns = np.concatenate(([0], np.cumsum(np.diff(edges_ns) * (np.arange(1, len(edges_ns)) % 2))))
-    on_ns: npt.NDArray[np.float64] = np.interp(t_ns, edges_ns, worked_ns)
-    return (on_ns * (ON_MW - OFF_MW) + t_ns * OFF_MW) / 1e9
-
-
-@contextmanager
-def stand_in(where: Path) -> Iterator[dict[str, str]]:
-    """Give the environment of a GPU that is made of a file."""
-    from tests.gpu import stand_in as library
-
-    host = library.StandIn(where / "gpus")
-    host.gpus[0].name = b"NVIDIA H100 PCIe"
-    host.gpus[0].run(60_000, 100_000_000)
-    yield host.environment(library.build(where))
-
-
 TITLES = {
     "doctor": "1. What the driver answers",
     "sensor": "2. The sensor card",
@@ -352,13 +357,12 @@ TITLES = {
 
 def write_page(options: argparse.Namespace) -> None:
     """Run all stages, and write the page as they come."""
-    with directory() as where, ExitStack() as ends:
-        environ = ends.enter_context(stand_in(where)) if options.stand_in else {}
+    with short_directory() as where, ExitStack() as ends:
+        environ = ends.enter_context(stand_in_gpus()) if options.stand_in else {}
         stages = Stages(options, where, environ)
         stages.check_gpu()
-        options.folder.mkdir(parents=True)
-        options.folder = stages.folder = options.folder.resolve()
-        with (options.folder / "page.md").open("w") as page:
+        stages.folder.mkdir(parents=True)
+        with (stages.folder / "page.md").open("w") as page:
             changes = "nothing was changed" if options.observe else "limits were tried and restored"
             print(f"# A GPU met ({changes})\n\n{machine()}", file=page)
             for name in options.only:
@@ -367,60 +371,18 @@ def write_page(options: argparse.Namespace) -> None:
                 for line in getattr(stages, name)():
                     print(line, file=page, flush=True)
                 print(f"{TITLES[name]}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
-    print(options.folder / "page.md")
-
-
-def print_limit(where: Path) -> None:
-    with closing(open_bus("nvml", where)) as bus:
-        print(*(_limit_of(device) for device in bus.discover()))
-
-
-def _limit_of(device: Device) -> str:
-    try:
-        limit_mw = device.read_control("power_limit")
-    except UnsupportedError:
-        limit_mw = None
-    return "no limit" if limit_mw is None else f"{limit_mw / 1000:g} W"
-
-
-def can_load() -> bool:
-    """Tell whether there is a torch that sees a GPU."""
-    if not importlib.util.find_spec("torch"):
-        return False
-    import torch
-
-    return bool(torch.cuda.is_available())
+    print(stages.folder / "page.md")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="new; for the page and all recordings")
+    parser.add_argument("folder", type=Path, help="new; for the page and all recordings")
     parser.add_argument("--observe", action="store_true", help="change nothing")
     parser.add_argument("--seconds", type=float, default=10, help="of each recording")
     parser.add_argument("--stand-in", action="store_true", help="without a GPU")
     parser.add_argument("--only", nargs="+", choices=TITLES, default=list(TITLES))
-    for name, kind in (("record", Path), ("steps", int), ("train", float), ("equal", float)):
-        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
-    for name in ("measured", "limit", "can-load"):
-        parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
     try:
-        if options.record:
-            write_recording(options.record, options.seconds)
-        elif options.steps:
-            short_steps(options.steps, options.measured)
-        elif options.train:
-            train(options.train)
-        elif options.equal:
-            equal_steps(options.equal, options.seconds)
-        elif options.limit:
-            print_limit(Path(os.environ["ZEUS_STREAM_DIR"]))
-        elif options.can_load:
-            print("yes" if can_load() else "no")
-        elif options.folder is None:
-            parser.error("name a folder")
-        else:
-            write_page(options)
+        write_page(parser.parse_args())
     except ZeusStreamError as wrong:
         sys.exit(str(wrong))
 

@@ -4,14 +4,17 @@ import argparse
 import os
 import platform
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+
+from tests.directories import short_directory
 
 ROOT = Path(__file__).parent.parent
 Rows = list[tuple[str, str]]
@@ -32,14 +35,9 @@ PEERS = (
 
 def machine() -> str:
     """Return one line that names the machine: a figure without it says little."""
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
+    known = Path("/proc/cpuinfo").read_text().splitlines()
+    models = (line.split(":", 1)[1].strip() for line in known if "model name" in line)
+    model = next(models, platform.processor())
     return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
 
 
@@ -95,21 +93,6 @@ def sentences(*found: tuple[str, object]) -> list[str]:
     return [sentence for sentence, bad in found if bad]
 
 
-def spread(values: Sequence[float], unit: str, digits: int = 1) -> str:
-    """Return the median of figures with the least and the greatest, as text."""
-    median, *ends = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
-    return f"{median} {unit} ({' to '.join(ends)})"
-
-
-@contextmanager
-def directory() -> Iterator[Path]:
-    """Give a setup's directory, short enough for sockets, and remove it."""
-    from tests.directories import short_directory
-
-    with short_directory() as made:
-        yield made
-
-
 def environment(where: Path, **more: str) -> dict[str, str]:
     """Return the environment of a program of this checkout in a setup."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -117,13 +100,16 @@ def environment(where: Path, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def script(where: Path, text: str, *arguments: str, **more: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a script in a setup, and end it with the block. ``more``: of its environment."""
-    running = subprocess.Popen([sys.executable, "-c", text, *arguments], env=environment(where, **more))
+def script(
+    where: Path, text: str, *arguments: str, python: str | Path = sys.executable, **more: str
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a script in a setup; with the block it ends, and what it started. ``more``: of its environment."""
+    command, given = [python, "-c", text, *arguments], environment(where, **more)
+    running = subprocess.Popen(command, env=given, start_new_session=True)
     try:
         yield running
     finally:
-        running.kill()
+        os.killpg(running.pid, signal.SIGKILL)
         running.wait()
 
 
@@ -143,18 +129,6 @@ def process(
         running.wait(20)
 
 
-@contextmanager
-def services(
-    where: Path, device: str, *analyze: str, environ: Mapping[str, str] | None = None
-) -> Iterator[tuple[int, int]]:
-    """Run a collector of simulated GPUs and an analyzer with some options; give their pids."""
-    with (
-        process(where, "collect", "--device", device, ready="publish", environ=environ) as collector,
-        process(where, "analyze", *analyze, ready="query", environ=environ) as analyzer,
-    ):
-        yield collector, analyzer
-
-
 def wait_for(condition: Callable[[], object], seconds: float) -> None:
     """Wait until a condition holds. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
@@ -164,22 +138,48 @@ def wait_for(condition: Callable[[], object], seconds: float) -> None:
         time.sleep(0.01)
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time a process has used, s (user and system, all threads)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+class Use(Struct, frozen=True):
+    """The use of a process and its descendants so far."""
+
+    cpu_s: float
+    wake_ups: int
 
 
-def memory_mb(*pids: int) -> float:
-    """Return the resident memory of processes, MB."""
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+def family(pid: int) -> list[int]:
+    """Return a process and all its descendants, such as an analyzer and its store."""
+    pids = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        children = task / "children"
+        if children.exists():
+            pids += [each for child in children.read_text().split() for each in family(int(child))]
+    return pids
+
+
+def used(pid: int) -> Use:
+    """Return the use of a process and its descendants. Wake-ups are of threads that have not ended."""
+    cpu_ns = wake_ups = 0
+    for each in family(pid):
+        with suppress(OSError):  # a process that has just ended
+            cpu_ns += time.clock_gettime_ns(~each << 3 | 2)  # clock_getcpuclockid(3) of Linux
+        for task in Path(f"/proc/{each}/task").glob("*"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+                status = (task / "status").read_text()
+                wake_ups += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+    return Use(cpu_ns / 1e9, wake_ups)
+
+
+def empty_loop(seconds: float) -> float:
+    """Return the share of a core that an empty loop gets now."""
+    begin, spent = time.monotonic(), time.process_time()
+    while time.monotonic() - begin < seconds:
+        pass
+    return (time.process_time() - spent) / seconds * 100
+
+
+def memory_mb(pid: int) -> float:
+    """Return the resident memory of a process and its descendants, MB."""
+    pages = sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in family(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def with_children(pid: int) -> list[int]:
-    """Return a process and its direct children, such as an analyzer and its store."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *map(int, listed)]
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def stand_in_gpus(count: int = 1, latency_us: int = 50) -> Iterator[dict[str, st
     """Give the environment of a host whose GPUs stand in for real ones: 250 W, counters of 100 ms."""
     from tests.gpu import stand_in
 
-    with directory() as where:
+    with short_directory() as where:
         host = stand_in.StandIn(where / "host", count)
         for gpu in host.gpus:
             gpu.latency_us = latency_us

@@ -26,7 +26,8 @@ from time import perf_counter_ns
 import zmq
 
 import zeus_stream
-from benchmarks.harness import ROOT, directory, options, peer_python, stand_in_gpus, table
+from benchmarks.harness import ROOT, options, peer_python, stand_in_gpus, table
+from tests.directories import short_directory
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ack, Batch
 
@@ -97,7 +98,7 @@ def step_costs_us(loop: Loop, steps: int) -> list[float]:
 @contextmanager
 def collector() -> Iterator[Path]:
     """Run a process that acknowledges what a publisher sends, and keeps nothing. Give its directory."""
-    with directory() as where:
+    with short_directory() as where:
         spawn = multiprocessing.get_context("spawn")
         ready = spawn.Event()
         process = spawn.Process(target=_acknowledge, args=(where / "publish", ready), daemon=True)
@@ -160,7 +161,7 @@ def print_broken(steps: int) -> None:
     }
     rows = []
     for name, state in states.items():
-        with directory() as where, state(where):
+        with short_directory() as where, state(where):
             rows.append([name, *(f"{us:.1f} us" for us in quantiles_us(OURS, where, 1, steps))])
     table("A step while the collector is broken", "the collector is | p50 | p99", rows)
 

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
-from benchmarks.harness import Found, Rows, directory, sentences
+from benchmarks.harness import Found, Rows, sentences
 from collectors.devices.simulated import SimulatedBus
-from tests.directories import EAGER
+from tests.directories import EAGER, short_directory
 from tests.processes.pipeline import Account, Setup, pipeline
 from tests.waiting import until
 
@@ -70,10 +70,8 @@ class Disk:
 
     def repair(self) -> None:
         self.unmount()
-        if (
-            subprocess.run(["fsck.ext4", "-fy", self._image], capture_output=True, check=False).returncode
-            > FSCK_MENDED
-        ):
+        checked = subprocess.run(["fsck.ext4", "-fy", self._image], capture_output=True, check=False)
+        if checked.returncode > FSCK_MENDED:
             raise RuntimeError("the file system could not be repaired")
         self.mount()
 
@@ -91,7 +89,7 @@ def disk(where: Path) -> Iterator[Disk]:
 
 def fault(target: Target, how: Fault, rng: random.Random) -> tuple[str, list[str]]:
     """Break one disk under a pipeline, repair it, and return what came of it, and what is wrong with it."""
-    with directory() as base:
+    with short_directory() as base:
         where, elsewhere = base / "s", base / "e"
         where.mkdir()
         elsewhere.mkdir()

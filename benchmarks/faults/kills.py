@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.faults.soak_worlds import KINDS, kills_by_process
-from benchmarks.harness import Found, Rows, directory, sentences
+from benchmarks.harness import Found, Rows, sentences
 from collectors.devices.simulated import SimulatedBus
-from tests.directories import EAGER
+from tests.directories import EAGER, short_directory
 from tests.processes.pipeline import Account, pipeline
 from tests.waiting import until
 
@@ -87,7 +87,7 @@ class Limits:
 def kills(given: argparse.Namespace) -> Found:
     """Kill processes in turn, as the options of `benchmarks.faults.exercises` have it."""
     with ExitStack() as held:
-        where = held.enter_context(directory())
+        where = held.enter_context(short_directory())
         rng, limits, begin_s = random.Random(given.seed), Limits(where, GPUS), time.monotonic()
         held.callback(limits.close)
 

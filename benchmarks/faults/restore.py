@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.harness import directory, options, table
+from benchmarks.harness import options, table
+from tests.directories import short_directory
 from tests.processes.setup import Collector, Host, collector, restore, simulated, trainer
 from tests.waiting import until
 
@@ -95,7 +96,7 @@ def tried(trial: Trial, times: int, rng: random.Random) -> list[float]:
     """Return the seconds of a kind of end, tried some times in a setup of its own."""
     seconds = []
     for _ in range(times):
-        with directory() as where, simulated(where) as host:
+        with short_directory() as where, simulated(where) as host:
             seconds.append(trial(host, where, rng))
     return seconds
 

@@ -55,7 +55,7 @@ BENCHMARKS = (
     Benchmark("benchmarks.load.latency"),
     Benchmark("benchmarks.load.throughput", repeats=1),
     Benchmark("benchmarks.cost.own_cost"),
-    Benchmark("benchmarks.screens.web"),
+    Benchmark("benchmarks.web"),
     Benchmark("benchmarks.faults.restore", ("--trials", "5"), repeats=1),
     Benchmark("benchmarks.pipeline.groupings", ("--seeds", "200", "206"), repeats=1),
     Benchmark("benchmarks.pipeline.published", repeats=1),

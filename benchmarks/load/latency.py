@@ -10,7 +10,8 @@ python -m benchmarks.load.latency
 import subprocess
 import sys
 
-from benchmarks.harness import directory, environment, services, sql, table
+from benchmarks.harness import environment, process, sql, table
+from tests.directories import short_directory
 
 SETTINGS = {
     "ZEUS_STREAM_SEARCH": "exhaustive",
@@ -41,7 +42,11 @@ select count(*), quantile_cont(ns / 1e6, 0.5), quantile_cont(ns / 1e6, 0.99), ma
 
 
 def main() -> None:
-    with directory() as where, services(where, "simulated:v100x1", environ=SETTINGS):
+    with (
+        short_directory() as where,
+        process(where, "collect", "--device", "simulated:v100x1", ready="publish"),
+        process(where, "analyze", ready="query", environ=SETTINGS),
+    ):
         subprocess.run([sys.executable, "-c", TRAINING], env=environment(where), check=True)
         [(commands, p50, p99, worst)] = sql(where, LATENCY)
     table(

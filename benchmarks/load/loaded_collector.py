@@ -1,7 +1,6 @@
 """A real collector that logs a load beside its own work, in a process of its own."""
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -12,11 +11,11 @@ import anyio
 import numpy as np
 
 from benchmarks.harness import wait_for
-from benchmarks.load.sessions import begin, steps_and_readings
 from collectors import service
 from collectors.devices.registry import open_bus
 from collectors.log.feed import LogFeed
 from collectors.log.store import SessionMemory
+from tests.analyzers.many_sessions import begin, steps_and_readings
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events
@@ -32,6 +31,8 @@ POWER_MW = 250_000
 S = 1_000_000_000
 BEHIND = 20
 """Frames logged in one go when the load is behind its schedule."""
+RATE = 200
+"""Steps a second of a session."""
 AFTER_S = 2.0
 """Of readings, after the last step."""
 Load = Callable[[int], Iterator[tuple[int, Body]]]
@@ -68,8 +69,7 @@ async def log_load(load: Load, log: LogFeed) -> None:
                 log.events("load", body, SessionMemory(body.session, after, "{}"))
 
 
-def _collect(where: Path, load: Load, cores: set[int]) -> None:
-    os.sched_setaffinity(0, cores)
+def _collect(where: Path, load: Load) -> None:
     LoadedCollector.load.append(load)
     service.CollectorService = LoadedCollector  # type: ignore[misc]  # `collect` opens and closes the real thing
     bus, environ = open_bus("simulated:v100x1", where), {"ZEUS_STREAM_DIR": str(where)}
@@ -77,16 +77,13 @@ def _collect(where: Path, load: Load, cores: set[int]) -> None:
 
 
 @contextmanager
-def loaded_collector(where: Path, load: Load) -> Iterator[int]:
-    """Run the collector until the end of the block, on the cores of this process; give its pid."""
-    running = multiprocessing.get_context("spawn").Process(
-        target=_collect, args=(where, load, os.sched_getaffinity(0))
-    )
+def loaded_collector(where: Path, load: Load) -> Iterator[None]:
+    """Run the collector until the end of the block."""
+    running = multiprocessing.get_context("spawn").Process(target=_collect, args=(where, load))
     running.start()
     try:
         wait_for((where / "publish").exists, 30)
-        assert running.pid is not None
-        yield running.pid
+        yield
     finally:
         running.terminate()
         running.join(20)
@@ -111,8 +108,8 @@ def readings_of_hosts(rate: float, frames: int, begin_ns: int) -> Iterator[tuple
         yield due_ns, Readings(gpus, rows.tobytes())
 
 
-def steps_of_sessions(sessions: int, rate: int, seconds: float, begin_ns: int) -> Iterator[tuple[int, Body]]:
-    """Give the steps and readings of many sessions, as `benchmarks.load.sessions.frames` does."""
+def steps_of_sessions(sessions: int, seconds: float, begin_ns: int) -> Iterator[tuple[int, Body]]:
+    """Give the steps and readings of many sessions, as `tests.analyzers.many_sessions.frames` does."""
     for body in islice(begin(sessions, begin_ns, "load-"), 1, None):  # this collector has started already
         yield begin_ns, body
-    yield from steps_and_readings(sessions, rate, seconds, begin_ns, after_s=AFTER_S)
+    yield from steps_and_readings(sessions, RATE, seconds, begin_ns, after_s=AFTER_S)

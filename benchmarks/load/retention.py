@@ -1,52 +1,42 @@
-"""Measure how large an archive of 8 GPUs becomes in a year, and check that it stops growing.
+"""Measure how large an archive of 8 GPUs becomes in a year.
 
 python -m benchmarks.load.retention [--hours 8]
 
-Some hours are stored as collectors send them, with ages of a few hours, and old rows are removed hourly.
-The size of the file by hour shows whether it grows. At the end most rows are removed and the file is
-compacted. Bytes a row of each table, times the rows that the defaults keep, give the size after a year.
+Some hours are stored as collectors send them. Bytes a row of each table, times the rows that the defaults
+keep, give the size after a year.
 """
-
-import time
-from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.archive.repair import compact
 from analyzers.results.readings import READING
 from analyzers.results.rows import WindowRow
-from benchmarks.harness import directory, options, table
+from benchmarks.harness import options, table
 from tests.analyzers.archives import BOOTED_NS, LOG, RUN, SECOND, frame, frames, window
+from tests.directories import short_directory
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings, Seen
 from zeus_stream.settings import Settings
 
-HOURS = 8
 GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-000000000000" for number in range(8))
 A_SECOND = 10
 """Changes of a counter."""
 FRAME_S = 2
 PUT_S = 60
-HOUR = 1 / 24
-KEPT = Settings(
-    keep_readings_days=3 * HOUR, keep_seconds_days=6 * HOUR, keep_minutes_days=0, keep_steps_days=6 * HOUR
-)
 BLOCK = 262_144
-YEAR_DAYS = 365
-A_DAY = {
-    "readings": 86_400 * A_SECOND,
-    "seconds": 86_400,
-    "windows": 86_400,
-    "events": 86_400,
-    "frames": 43_200,
-    "minutes": 1440,
-    "hours": 24,
+KEPT = {
+    "readings": (7, 86_400 * A_SECOND),
+    "seconds": (14, 86_400),
+    "windows": (90, 86_400),
+    "events": (90, 86_400),
+    "frames": (90, 43_200),
+    "minutes": (365, 1440),
+    "hours": (365, 24),
 }
-"""Rows of one GPU and one rank, at one step a second; a frame of events every two seconds."""
+"""By table, the days that the defaults keep, and rows a day of one GPU and one rank, at one step a second."""
 
 
 class Load:
@@ -75,12 +65,14 @@ class Load:
         rows["seen"] = Seen.CHANGED
         return Readings(GPUS, rows.tobytes())
 
-    def step(self, second: int, gpu: str) -> WindowRow:
+    def step(self, second: int, gpu: str, run: str) -> WindowRow:
         """Return a step of a second."""
         energy_j = float(self._rng.normal(220, 20))
         return replace(
             window("step", second, second, second + 1, None),
             gpu=gpu,
+            run=run,
+            session=run,
             energy_j=energy_j,
             energy_low_j=energy_j - self._rng.random(),
             energy_high_j=energy_j + self._rng.random(),
@@ -90,8 +82,8 @@ class Load:
         )
 
 
-def minute(load: Load, offset: int, begin_s: int) -> tuple[list[tuple[Frame, Body]], list[WindowRow]]:
-    """Return what comes in during a minute, and what is derived from it."""
+def minute(load: Load, offset: int, begin_s: int) -> list[tuple[Frame, Body]]:
+    """Return what comes in during a minute."""
     bodies: list[tuple[int, Body]] = []
     for second in range(begin_s, begin_s + PUT_S, FRAME_S):
         bodies.append((second + FRAME_S, load.readings(second)))
@@ -101,11 +93,7 @@ def minute(load: Load, offset: int, begin_s: int) -> tuple[list[tuple[Frame, Bod
         bodies.append((second + FRAME_S, Events(RUN.session, second, 1000, 7, steps)))
     end_ns = (begin_s + PUT_S) * SECOND
     bodies.append((begin_s + PUT_S, Notes((ClockAnchored(end_ns, BOOTED_NS + end_ns, 500),))))
-    stored = [
-        frame(offset + number, body, t_ns=second * SECOND) for number, (second, body) in enumerate(bodies)
-    ]
-    rows = [load.step(second, gpu) for second in range(begin_s, begin_s + PUT_S) for gpu in GPUS]
-    return stored, rows
+    return [frame(offset + number, body, t_ns=at_s * SECOND) for number, (at_s, body) in enumerate(bodies)]
 
 
 def bytes_a_row(archive: DuckdbFile, name: str) -> float:
@@ -117,74 +105,33 @@ def bytes_a_row(archive: DuckdbFile, name: str) -> float:
     return float(used * BLOCK / max(rows, 1))
 
 
-def shrink(path: Path, now_ns: int) -> str:
-    """Remove what is old then, and compact the file: what that gave."""
-    archive = DuckdbFile.open(path, Settings())
-    archive.prune(KEPT, now_ns)
-    archive.close()
-    before_mb, began_s = path.stat().st_size / 1e6, time.process_time()
-    compact(path, Settings())
-    took_s, after_mb = time.process_time() - began_s, path.stat().st_size / 1e6
-    return f"Eight hours later {before_mb:.0f} MB were compacted to {after_mb:.0f} MB in {took_s:.1f} s."
-
-
 def main() -> None:
-    hours = options(__doc__, hours=HOURS).hours
-    load, offset, sizes, pruned_s = Load(), 1, [], []
-    with directory() as where:
-        path = where / "energy.duckdb"
-        archive = DuckdbFile.open(path, Settings())
+    hours = options(__doc__, hours=8).hours
+    load, offset = Load(), 1
+    with short_directory() as where:
+        archive = DuckdbFile.open(where / "energy.duckdb", Settings())
         archive.put([[next(frames())]], [RUN])
-        began_s = time.process_time()
-        for hour in range(hours):
-            for begin_s in range(hour * 3600, (hour + 1) * 3600, PUT_S):
-                stored, rows = minute(load, offset, begin_s)
-                offset += len(stored)
-                run = f"run-{hour}"  # a run an hour: the steps of a run go together
-                archive.put([stored], [replace(row, run=run, session=run) for row in rows], {LOG: offset})
-            now_ns = BOOTED_NS + (hour + 1) * 3600 * SECOND
-            at_s = time.process_time()
-            archive.prune(KEPT, now_ns)
-            pruned_s.append(time.process_time() - at_s)
-            archive.flush()
-            sizes.append(path.stat().st_size)
-        took_s = time.process_time() - began_s
-        a_row = {
-            name: bytes_a_row(archive, name)
-            for name in ("readings", "seconds", "windows", "events", "frames")
-        }
+        for begin_s in range(0, hours * 3600, PUT_S):
+            stored = minute(load, offset, begin_s)
+            offset += len(stored)
+            run = f"run-{begin_s // 3600}"  # a run an hour: the steps of a run go together
+            steps = [
+                load.step(second, gpu, run) for second in range(begin_s, begin_s + PUT_S) for gpu in GPUS
+            ]
+            archive.put([stored], steps, {LOG: offset})
+        archive.flush()
+        like = {name: "seconds" if name in ("minutes", "hours") else name for name in KEPT}
+        a_row = {name: bytes_a_row(archive, measured) for name, measured in like.items()}
         archive.close()
-        shrunk = shrink(path, now_ns + 8 * 3600 * SECOND)
-    a_row |= {"minutes": a_row["seconds"], "hours": a_row["seconds"]}
-    kept_days = {
-        "readings": 7,
-        "seconds": 14,
-        "windows": 90,
-        "events": 90,
-        "frames": 90,
-        "minutes": YEAR_DAYS,
-        "hours": YEAR_DAYS,
-    }
-    print(f"\n{took_s:.0f} s of processor time; a removal took {max(pruned_s):.1f} s at most.")
-    print(shrunk)
-    table(
-        "Size of the file by hour, MB: readings kept for 3 h, all else for 6 h",
-        [str(hour + 1) for hour in range(hours)],
-        [[f"{size / 1e6:.0f}" for size in sizes]],
-    )
-    in_year = {name: len(GPUS) * A_DAY[name] * days for name, days in kept_days.items()}
-    of_year = {name: in_year[name] * a_row[name] / 1e9 for name in in_year}
-    table(
-        "A year on 8 GPUs at the defaults, each with a rank, 10 readings and 1 step a second",
-        "table | days kept | rows | bytes a row | GB",
-        [
-            *(
-                [name, days, f"{in_year[name]:,}", f"{a_row[name]:.1f}", f"{of_year[name]:.2f}"]
-                for name, days in kept_days.items()
-            ),
-            ["all", "", "", "", f"{sum(of_year.values()):.1f}"],
-        ],
-    )
+    rows, all_gb = [], 0.0
+    for name, (days, a_day) in KEPT.items():
+        count = len(GPUS) * a_day * days
+        size_gb = count * a_row[name] / 1e9
+        all_gb += size_gb
+        rows.append([name, days, f"{count:,}", f"{a_row[name]:.1f}", f"{size_gb:.2f}"])
+    rows.append(["all", "", "", "", f"{all_gb:.1f}"])
+    title = "A year on 8 GPUs at the defaults, each with a rank, 10 readings and 1 step a second"
+    table(title, "table | days kept | rows | bytes a row | GB", rows)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Kinds of noise that steps of real training carry, as factors of a step's time and energy.
 
 A kind draws its parameters from ranges, so a seed makes a world. Every factor is relative to a typical step;
-what a change of limit does to a step is the same under all of them. Kinds belong to classes (`CLASSES`).
+what a change of limit does to a step is the same under all of them.
 
 The kinds of `TUNED` were there while constants were chosen. Those of `REPORTED` were written afterwards, and
-are only played: no constant was chosen by them. The draw of `FINAL_SEED` is played after the last change.
+are only played: no constant was chosen by them.
 
 The time of a step swings with its batch. Its energy follows by ``follows``, half of it to all, and has a
 small white noise of its own.
@@ -19,8 +19,6 @@ from msgspec import Struct
 
 Floats = npt.NDArray[np.float64]
 Rng = np.random.Generator
-
-TUNING_SEED, FINAL_SEED = 1, 2
 
 
 class Noise(Struct, frozen=True):
@@ -286,18 +284,7 @@ def mixture(rng: Rng, steps: int) -> Floats:
     return (rng.uniform(size=steps) < rng.uniform(0.3, 0.8)).astype(float)
 
 
-CLASSES: dict[str, tuple[Callable[[Rng, int], Floats], ...]] = {
-    "white": (white, quiet),
-    "correlated": (correlated, strongly_correlated, flicker),
-    "starts": (slow_start, sudden_start, staged_start, long_start, any_start),
-    "periods": (swinging, sorted_batches, bucketed_batches, two_swings, square_wave),
-    "rare steps": (rare_long_steps, regular_long_steps, very_rare_steps, checkpoints),
-    "neighbours": (neighbour, busy_spans, long_neighbour),
-    "tails": (heavy_tails, lengths, long_tails, quantised, kinds_of_batch),
-    "drifts": (drifting, slow_wave, one_shift, ramp),
-    "mixed": (mixed,),
-    "two kinds of step": (generation_and_training, alternating, evaluations, mixture),
-}
+TWO_KINDS = (generation_and_training, alternating, evaluations, mixture)
 
 TUNED = (
     white, correlated, strongly_correlated, drifting, swinging, sorted_batches, bucketed_batches,
@@ -318,7 +305,7 @@ KINDS: dict[str, Callable[[Rng, int], Floats]] = {
 def draw(kind: str, rng: Rng, steps: int) -> Noise:
     """Return the noise of a world of some kind."""
     own = rng.uniform(0.005, 0.02) * rng.normal(size=steps)
-    if KINDS[kind] in CLASSES["two kinds of step"]:
+    if KINDS[kind] in TWO_KINDS:
         slowed = KINDS[kind](rng, steps)
         time = np.where(slowed > 0, 1.0, rng.uniform(0.5, 2)) * (1 + white(rng, steps) / 2)
         energy = time * np.where(slowed > 0, 1.0, rng.uniform(0.4, 0.9)) * (1 + own)

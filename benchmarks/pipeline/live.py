@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, directory, options, table
+from benchmarks.harness import ROOT, options, table
+from tests.directories import short_directory
 from zeus_stream.live.archive_file import ArchiveFile, open_archive
 
 FIGURES = """
@@ -53,7 +54,7 @@ def train(where: Path, profiled: int, gpus: int, *arguments: object, clocks: int
 def main() -> int:
     """Run the example and print the table."""
     given = options(__doc__, iterations=200, profiled=8, work_ms=20.0)
-    with directory() as where:
+    with short_directory() as where:
         begin_load = os.getloadavg()[0]
         archive = train(
             where, given.profiled, 4, "--iterations", given.iterations, "--work-ms", given.work_ms

@@ -19,11 +19,11 @@ import psycopg
 
 from analyzers.lake import catalog
 from analyzers.leases.site_leases import SHARD, SiteLeases
-from benchmarks.site.links import Link, Network
+from benchmarks.site.links import Link
 from collectors.broker.relay import Relay
 from collectors.log.sqlite import SqliteLog
 from tests.directories import short_directory
-from tests.scale.servers import nats, postgres, spawn
+from tests.scale.servers import Server, nats, postgres, spawn
 from zeus_stream.broker.batches import part_of
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import boot_id
@@ -36,6 +36,7 @@ from zeus_stream.settings import Settings
 
 SITE, SHARDS, GPUS = "site", 2, 2
 HOSTS = ("north", "south")
+READERS = ("archiver-1", "analyzer-1", "archiver-2", "analyzer-2")
 TRAINER = """
 import itertools, sys, time
 import zeus_stream
@@ -110,8 +111,6 @@ class Site:
         self.dsn = self.postgres.make("lake")
         data = running.enter_context(short_directory()) / "files"
         catalog.create(self.dsn, str(data), Settings())
-        self._network = Network()
-        running.callback(self._network.close)
         self.links: dict[str, Link] = {}
         self.where: dict[str, Path] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -119,42 +118,31 @@ class Site:
         running.callback(self.take_overs.close)
         self.ended = 0
         """Services that ended by themselves and were started again, as a supervisor does."""
-        for host in HOSTS:
-            self._host(host)
-        for number in (1, 2):
-            self._reader(f"archiver-{number}")
-            self._reader(f"analyzer-{number}")
+        broker = int(self.broker.url.rpartition(":")[2])
+        database = Path(dict(each.split("=") for each in self.dsn.split())["host"]) / ".s.PGSQL.5432"
+        for name in (*HOSTS, *READERS):
+            where = self.where[name] = running.enter_context(short_directory())
+            self._link(f"{name} to broker", broker)
+            if name in READERS:
+                self._link(f"{name} to PostgreSQL", database, where / database.name)
+            self.start(name)
 
-    def _host(self, host: str) -> None:
-        self.where[host] = self._running.enter_context(short_directory())
-        self._link_broker(host)
-        self.start(host)
-
-    def _reader(self, name: str) -> None:
-        where = self.where[name] = self._running.enter_context(short_directory())
-        self._link_broker(name)
-        socket = Path(dict(each.split("=") for each in self.dsn.split())["host"]) / ".s.PGSQL.5432"
-        self.links[f"{name} to PostgreSQL"] = self._network.unix(where, socket)
-        self.start(name)
-
-    def _link_broker(self, name: str) -> None:
-        port = int(self.broker.url.rpartition(":")[2])
-        self.links[f"{name} to broker"] = self._network.tcp(port)
+    def _link(self, name: str, target: int | Path, path: Path | None = None) -> None:
+        self.links[name] = Link(target, path)
+        self._running.callback(self.links[name].close)
 
     def start(self, name: str) -> None:
         """Start a process, again after a kill."""
-        where = self.where[name]
         url = f"nats://127.0.0.1:{self.links[f'{name} to broker'].port}"
-        feed = ["--broker", url, "--site", SITE]
-        dsn = f"host={where} user=zs dbname=lake"
+        dsn = f"host={self.where[name]} user=zs dbname=lake"
         if name in HOSTS:
-            command = ["collect", "--host", name, "--device", f"simulated:a40x{GPUS}", "--cpu", "off", *feed]
+            command = ["collect", "--host", name, "--device", f"simulated:a40x{GPUS}", "--cpu", "off"]
         elif name.startswith("archiver"):
             parts = ",".join(str(part_of(host)) for host in HOSTS)
-            command = ["archive", "--database", dsn, "--parts", parts, *feed]
+            command = ["archive", "--database", dsn, "--parts", parts]
         else:
-            command = ["analyze", "--shards", str(SHARDS), "--database", dsn, *feed]
-        self._spawn(name, "-m", "zeus_stream", *command)
+            command = ["analyze", "--shards", str(SHARDS), "--database", dsn]
+        self._spawn(name, "-m", "zeus_stream", *command, "--broker", url, "--site", SITE)
 
     def supervise(self) -> None:
         """Start services again that ended by themselves."""
@@ -176,15 +164,13 @@ class Site:
 
     # ---- faults
 
-    def fault(self, of_analyzers: float) -> str:
-        """Let one thing go wrong, and mend it; this share are SIGKILLs of analyzers. Return its name."""
+    def fault(self) -> str:
+        """Let one thing go wrong, and mend it. Return its name."""
         self.supervise()
         rng = self._rng
-        victims = [name for name in self.processes if not name.startswith("training")]
-        kinds, weights = ("analyzer", "kill", "stop", "cut", "servers"), (4, 3, 3, 2)
-        match rng.choices(kinds, (12 * of_analyzers, *(each * (1 - of_analyzers) for each in weights)))[0]:
-            case "analyzer" | "kill" as kind:
-                name = rng.choice([each for each in victims if kind == "kill" or each.startswith(kind)])
+        name = rng.choice([name for name in self.processes if not name.startswith("training")])
+        match rng.choices(("kill", "stop", "cut", "server"), (4, 3, 3, 2))[0]:
+            case "kill":
                 self.take_overs.lost(self.processes[name].pid)
                 self.processes[name].kill()
                 self.processes[name].wait()
@@ -192,10 +178,7 @@ class Site:
                 self.start(name)
                 return f"SIGKILL of {_kind(name)}"
             case "stop":
-                name = rng.choice(victims)
-                self.processes[name].send_signal(signal.SIGSTOP)
-                time.sleep(rng.uniform(0.5, 8))
-                self.processes[name].send_signal(signal.SIGCONT)
+                self._pause(self.processes[name])
                 return f"stop and continue of {_kind(name)}"
             case "cut":
                 name = rng.choice(list(self.links))
@@ -204,28 +187,20 @@ class Site:
                 self.links[name].mend()
                 return f"cut link of {_kind(name)}"
             case _:
-                return self._server_fault()
+                faults: dict[str, Callable[[], None]] = {
+                    "SIGKILL of broker": lambda: _restart(self.broker),
+                    "stop and continue of broker": lambda: self._pause(self.broker.process),
+                    "broker that loses everything": self.broker.lose_everything,
+                    "SIGKILL of PostgreSQL": lambda: _restart(self.postgres),
+                }
+                name = rng.choice(list(faults))
+                faults[name]()
+                return name
 
-    def _server_fault(self) -> str:
-        name = self._rng.choice(
-            ("SIGKILL of broker", "stop and continue of broker", "broker that loses everything",
-             "SIGKILL of PostgreSQL")
-        )  # fmt: skip
-        match name:
-            case "SIGKILL of broker":
-                self.broker.kill()
-                self.broker.start()
-            case "stop and continue of broker":
-                self.broker.process.send_signal(signal.SIGSTOP)
-                time.sleep(self._rng.uniform(0.5, 8))
-                self.broker.process.send_signal(signal.SIGCONT)
-            case "broker that loses everything":
-                self.broker.lose_everything()
-            case _:
-                self.postgres.kill()
-                time.sleep(1)
-                self.postgres.start()
-        return name
+    def _pause(self, process: "subprocess.Popen[bytes]") -> None:
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(self._rng.uniform(0.5, 8))
+        process.send_signal(signal.SIGCONT)
 
     # ---- the end
 
@@ -235,8 +210,7 @@ class Site:
         ``missing``: returns how many steps that the hosts logged are not stored. Hosts are there until none
         is, or for END_S: analyzers that were replaced often have to catch up. Return when (monotonic).
         """
-        for host in HOSTS:
-            self._stop(f"training-{host}")
+        self._stop(*(f"training-{host}" for host in HOSTS))
         with suppress(TimeoutError):  # the comparison shows it
             wait_for(lambda: not missing(), "the steps are stored", self.supervise)
         recovered_s = time.monotonic()
@@ -247,16 +221,15 @@ class Site:
             log.close()
         ends = {host: max(self.frames(host)) for host in HOSTS}
         wait_for(lambda: all(self.stored(host) > end for host, end in ends.items()), "the logs are archived")
-        for number in (1, 2):
-            self._stop(f"analyzer-{number}")
+        self._stop("analyzer-1", "analyzer-2")
         wait_for(lambda: self._ask("SELECT count(*) FROM zs.outbox") == 0, "derived rows are archived")
-        for number in (1, 2):
-            self._stop(f"archiver-{number}")
+        self._stop("archiver-1", "archiver-2")
         return recovered_s
 
-    def _stop(self, name: str) -> None:
-        self.processes[name].send_signal(signal.SIGTERM)
-        self.processes[name].wait(60)
+    def _stop(self, *names: str) -> None:
+        for name in names:
+            self.processes[name].send_signal(signal.SIGTERM)
+            self.processes[name].wait(60)
 
     def _ask(self, sql: str, *arguments: object) -> int:
         with psycopg.connect(self.dsn) as connection:
@@ -285,6 +258,12 @@ def _kind(name: str) -> str:
     for host in HOSTS:
         name = name.replace(host, "collector with relay")
     return name.replace("-1", "").replace("-2", "")
+
+
+def _restart(server: Server) -> None:
+    server.kill()
+    time.sleep(1)
+    server.start()
 
 
 async def _relay_all(log: SqliteLog, host: str, url: str) -> None:

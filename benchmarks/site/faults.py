@@ -1,12 +1,10 @@
 """A site in real processes, and random faults: what is lost, stored twice, or carried out wrongly.
 
     PYTHONPATH=. .venv-scale/bin/python -m benchmarks.site.faults --faults 300 --minutes 40 --seed 1
-        [--of-analyzers 0.7]
 
 Two hosts with two simulated GPUs, a training on each that begins a new job every minute, two analyzers,
 two archivers, NATS, PostgreSQL. A fault is a SIGKILL, a stop of some seconds that is continued, a link
 that is cut for some seconds (closed, or silent and late), or a broker that loses all it has.
-``--of-analyzers``: this share of faults are SIGKILLs of an analyzer more, to measure take-overs.
 
 At the end everything runs again, the logs are archived to their ends, and all that the lake has is compared
 with the hosts' logs. The exit code is 1 if a goal was missed.
@@ -53,18 +51,14 @@ QUESTIONS = (
     ("windows twice", "SELECT count(*) - count(DISTINCT (session, kind, index, gpu)) FROM windows", 0),
     (
         "steps missing between the first and the last of a run",
-        (
-            "SELECT coalesce(sum(missing), 0) FROM (SELECT max(index) - min(index) + 1 - count(*) AS missing"
-            " FROM windows WHERE kind = 'step' GROUP BY session, gpu)"
-        ),
+        """SELECT coalesce(sum(missing), 0) FROM (SELECT max(index) - min(index) + 1 - count(*) AS missing
+        FROM windows WHERE kind = 'step' GROUP BY session, gpu)""",
         0,
     ),
     (
         "trials and commands twice",
-        (
-            "SELECT (SELECT count(*) - count(DISTINCT (run, number)) FROM trials)"
-            " + (SELECT count(*) - count(DISTINCT command) FROM commands)"
-        ),
+        """SELECT (SELECT count(*) - count(DISTINCT (run, number)) FROM trials)
+        + (SELECT count(*) - count(DISTINCT command) FROM commands)""",
         0,
     ),
 )
@@ -104,53 +98,39 @@ def missing_now(site: Site) -> int:
     return missing
 
 
-def steps_missing(logged: set[tuple[str, int]], stored: set[tuple[str, int]]) -> list[Row]:
-    """Return how many steps the hosts have logged, and how many of them are not stored."""
-    missing = logged - stored
-    for session, each in itertools.groupby(sorted(missing), key=lambda step: step[0]):
-        indices = [index for _, index in each]
-        says(f"session {session}: {len(indices)} steps from {indices[0]} to {indices[-1]} are not stored")
-    return [
-        ("steps that the hosts logged", len(logged), ""),
-        ("steps of them that the lake has not", len(missing), 0),
-    ]
-
-
 def compared(site: Site, logs: Frames) -> list[Row]:
     """Return what is in the logs of the hosts and in the lake."""
     connection = catalog.attach(site.dsn, Settings(), read_only=True)
+    by_offset = 'SELECT "offset", count(*) FROM {} WHERE host = $1 GROUP BY "offset"'
     lost = twice = logged = frames_lost = frames_twice = 0
     for host in HOSTS:
-        counts = Counter[int]()
-        others = set()
-        for offset, body in logs[host].items():
-            if isinstance(body, Readings):
-                counts[offset] = len(body.rows) // READING_BYTES
-            else:
-                others.add(offset)
-        stored = Counter(dict(connection.execute(
-            'SELECT "offset", count(*) FROM readings WHERE host = $1 GROUP BY "offset"', [host]
-        ).fetchall()))  # fmt: skip
+        bodies = logs[host].items()
+        counts = Counter({
+            at: len(body.rows) // READING_BYTES for at, body in bodies if isinstance(body, Readings)
+        })  # fmt: skip
+        others = Counter(at for at, body in bodies if not isinstance(body, Readings))
+        stored, kept = (
+            Counter(dict(connection.execute(by_offset.format(name), [host]).fetchall()))
+            for name in ("readings", "frames")
+        )
         logged += counts.total()
         lost += (counts - stored).total()
         twice += (stored - counts).total()
-        kept = [each for (each,) in connection.execute(
-            'SELECT "offset" FROM frames WHERE host = $1', [host]
-        ).fetchall()]  # fmt: skip
-        frames_lost += len(others - set(kept))
-        frames_twice += len(kept) - len(set(kept))
+        frames_lost += (others - kept).total()
+        frames_twice += kept.total() - len(kept)
 
     def one(sql: str) -> object:
         [(value,)] = connection.execute(sql).fetchall()
         return value
 
-    steps = steps_stored(connection)
+    steps = steps_logged(logs)
     rows: list[Row] = [
         ("readings in the logs of the hosts", logged, ""),
         ("readings lost, twice in the lake", f"{lost}, {twice}", "0, 0"),
         ("frames of events and notes lost, twice", f"{frames_lost}, {frames_twice}", "0, 0"),
         *((what, one(sql), goal) for what, sql, goal in QUESTIONS),
-        *steps_missing(steps_logged(logs), steps),
+        ("steps that the hosts logged", len(steps), ""),
+        ("steps of them that the lake has not", len(steps - steps_stored(connection)), 0),
     ]
     connection.close()
     return rows
@@ -227,7 +207,7 @@ def play(site: Site, given: argparse.Namespace, rng: random.Random, done: Counte
     """Let faults happen. Return what became of it."""
     begin_s = time.monotonic()
     while done.total() < given.faults and time.monotonic() - begin_s < 60 * given.minutes:
-        done[site.fault(given.of_analyzers)] += 1
+        done[site.fault()] += 1
         says(f"{done.total()} faults in {time.monotonic() - begin_s:.0f} s")
         time.sleep(rng.uniform(0.2, 5))
     last_s = time.monotonic()
@@ -238,7 +218,7 @@ def play(site: Site, given: argparse.Namespace, rng: random.Random, done: Counte
 
 
 def main() -> int:
-    given = options(__doc__, faults=300, minutes=40.0, seed=1, of_analyzers=0.0)
+    given = options(__doc__, faults=300, minutes=40.0, seed=1)
     rng = random.Random(given.seed)
     faults = Counter[str]()
     with ExitStack() as running:

@@ -31,7 +31,7 @@ from analyzers.measurement.energy import KnownEnergy, measure
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.power_model import PowerModel
 from benchmarks.harness import options, table
-from benchmarks.windows.loads import EDGES, NAMES, SEED, STEPS_MS, Load, Name, Truth, load
+from tests.simulation.loads import EDGES, NAMES, SEED, STEPS_MS, Load, Name, Truth, load
 from tests.simulation.played import Counter, Measured, counter, play
 
 MS = 1_000_000

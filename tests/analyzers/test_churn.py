@@ -15,7 +15,7 @@ from analyzers.live import live_runs
 from analyzers.live.live_site import LiveSite
 from analyzers.measurement import counter_kind, cuts, energy_fit, fixed_energies
 from analyzers.power_limit.run_settings import RunSettings
-from benchmarks.load.sessions import MS, START_NS, WALL_NS, S, begin, gpu, readings
+from tests.analyzers.many_sessions import MS, START_NS, WALL_NS, S, begin, gpu, readings
 from tests.messages import RUN_STARTED
 from zeus_stream.protocol.events import RunEnded, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events, Frame

@@ -17,7 +17,7 @@ from analyzers.measurement import windows
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import parse
 from analyzers.results.rows import GapRow, Row, StepColumns, WindowRow, each_row
-from benchmarks.load.sessions import BATCH_NS, MS, START_NS, S, begin, gpu, readings
+from tests.analyzers.many_sessions import BATCH_NS, MS, START_NS, S, begin, gpu, readings
 from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame

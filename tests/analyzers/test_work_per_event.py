@@ -9,7 +9,7 @@ from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import parse
 from analyzers.results.rows import StepColumns
-from benchmarks.load.sessions import frames
+from tests.analyzers.many_sessions import frames
 from zeus_stream.protocol.frames import Events, Frame
 
 RATE, SECONDS = 200, 1.5

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.gpu import SQUARES_MS, drawn_mj
+from benchmarks.gpu import SQUARES_MS
 from collectors.device import Sample
 from collectors.devices.cards.sensor_card import CardRefreshes, Read, make_card
+from tests.gpu.square_loads import drawn_mj
 from tests.messages import DESCRIPTION
 from zeus_stream.bench.square_load import square_marks
 

@@ -1,4 +1,4 @@
-"""A load of `benchmarks.windows.loads` played to sampler, schedule, timeline and shape, in virtual time."""
+"""A load of `tests.simulation.loads` played to sampler, schedule, timeline and shape, in virtual time."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,9 @@ from analyzers.measurement.knots import Ints
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import BATCH_NS
 from analyzers.results.readings import READING
-from benchmarks.windows.loads import Load
 from collectors.device import Sample
 from collectors.sampling import sampled_device, schedule
+from tests.simulation.loads import Load
 from zeus_stream.protocol.readings import Seen
 
 Rows = npt.NDArray[np.void]

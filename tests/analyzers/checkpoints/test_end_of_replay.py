@@ -9,7 +9,7 @@ from analyzers.interpreter.sessions import FEW
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
 from analyzers.results.rows import WindowRow, each_row
-from benchmarks.load.sessions import MS, START_NS, S, frames
+from tests.analyzers.many_sessions import MS, START_NS, S, frames
 from zeus_stream.protocol.events import Ask, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events, Frame
 

@@ -7,8 +7,8 @@ import numpy as np
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.knots import Floats
-from benchmarks.windows.loads import SEED, Name, load
 from tests.analyzers.readings import MS
+from tests.simulation.loads import SEED, Name, load
 from tests.simulation.played import Measured, counter, play
 
 

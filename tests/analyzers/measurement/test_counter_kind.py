@@ -11,10 +11,10 @@ from analyzers.measurement.energy import KnownEnergy, Meter, mixed
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import UNDECIDED_NS
-from benchmarks.windows.loads import Load, Name, followed, load
 from tests.analyzers.archives import FOUND, GPU
 from tests.analyzers.measurement.measured_steps import errors, half_widths, held, measured_steps
 from tests.messages import DEVICE_FOUND, RUN_ADMITTED, RUN_STARTED
+from tests.simulation.loads import Load, Name, followed, load
 from tests.simulation.played import EVENTS_NS, Counter, Measured, counter, play, readings
 from tests.simulation.world import QUICK, outputs_of
 from zeus_stream.protocol.events import Event, RunEnded, StepBoundary

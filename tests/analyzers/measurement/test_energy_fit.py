@@ -13,9 +13,9 @@ from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.fixed_energies import MAX_POINTS
 from analyzers.measurement.power_model import MAX_KINDS, PowerModel
 from analyzers.measurement.timeline import Timeline
-from benchmarks.windows.loads import Name, load
 from tests.analyzers.measurement.measured_steps import errors, half_widths, held, measured_steps
 from tests.analyzers.readings import MS, S, readings, row, steady
+from tests.simulation.loads import Name, load
 from tests.simulation.played import Measured, counter, play
 from zeus_stream.protocol.readings import Seen
 

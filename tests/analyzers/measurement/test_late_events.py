@@ -7,8 +7,8 @@ from analyzers.measurement.energy import Meter
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import Owner, Windows
 from analyzers.results.rows import WindowRow, each_row
-from benchmarks.windows.loads import load
 from tests.analyzers.readings import MS, S
+from tests.simulation.loads import load
 from tests.simulation.played import counter, readings
 from zeus_stream.protocol.events import StepBoundary
 

@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks import cards
 from benchmarks.cards import Time
-from benchmarks.gpu import drawn_mj, show_square
 from collectors.controls.restore import restore
 from collectors.device import PowerSample, Sample
 from collectors.devices.cards.known_cards import keep_card, known_card, shipped_cards
@@ -31,6 +30,7 @@ from collectors.devices.simulated_spec import Spec, parse
 from collectors.devices.virtual_gpu import Kind
 from tests.collectors.devices.arithmetic import ArithmeticDevice
 from tests.collectors.devices.test_recorded import MS, STEP, simulated
+from tests.gpu.square_loads import drawn_mj, show_square
 from tests.gpu.stand_in import StandIn
 from tests.gpu.test_gpu_page import marks_of, reads_of
 from tests.messages import DESCRIPTION

@@ -1,7 +1,7 @@
 """Cost of the web page: bytes, time to the first and the last byte of a run page, power over time.
 
-    python -m benchmarks.screens.web             1 M readings of 8 GPUs (3.5 h), 1 M steps of one run
-    python -m benchmarks.screens.web --readings 10000000
+    python -m benchmarks.web             1 M readings of 8 GPUs (3.5 h), 1 M steps of one run
+    python -m benchmarks.web --readings 10000000
 
 The run is asked while it is open, then as the product stores a run that ended. Beside it there are 1,000 runs
 of 500 steps, for the page of waste. The archive is made by SQL. The server reads it as a file, in a process
@@ -22,7 +22,8 @@ from urllib.parse import quote, urlencode
 import duckdb
 from msgspec.structs import replace
 
-from benchmarks.harness import directory, environment, options, table
+from benchmarks.harness import environment, options, table
+from tests.directories import short_directory
 
 GPUS = 8
 PERIOD_NS = 100_000_000
@@ -137,7 +138,7 @@ def ask(port: int, token: str, path: str) -> tuple[float, float, bytes]:
 
 def main() -> None:
     given = options(__doc__, readings=1_000_000)
-    with directory() as where:
+    with short_directory() as where:
         path = where / "bench.duckdb"
         length_ns = make(path, given.readings)
         rows: list[tuple[str, ...]] = []
