@@ -5,14 +5,16 @@ import anyio
 from analyzers.leases.site_leases import ROWS, SHARD, SiteLeases
 from zeus_stream.broker.jetstream import ends_of_parts
 from zeus_stream.broker.site_settings import SiteSettings
+from zeus_stream.errors import UnreachableError
 
 Line = dict[str, str | int | float | None]
 
 
-def site_status(site: SiteSettings) -> list[Line]:
-    """Return a line for each part and shard of a site; ``batches_behind`` only if a broker is named.
+def site_status(site: SiteSettings) -> tuple[list[Line], str]:
+    """Return a line for each part and shard of a site, and why the broker named does not answer.
 
-    Raises StorageError, UnreachableError, SettingsError: a server does not answer, or cannot be asked.
+    ``batches_behind`` are known only if it does. Raises StorageError, SettingsError: the database does not
+    answer, or a server cannot be asked.
     """
     if site.broker is not None:
         site.connection("status")
@@ -21,7 +23,12 @@ def site_status(site: SiteSettings) -> list[Line]:
         states, waiting = leases.states(), leases.outbox_batches()
     finally:
         leases.close()
-    ends = {} if site.broker is None else anyio.run(ends_of_parts, site)
+    ends: dict[str, int] = {}
+    trouble = ""
+    try:
+        ends = {} if site.broker is None else anyio.run(ends_of_parts, site)
+    except UnreachableError as wrong:
+        trouble = str(wrong)
     lines: list[Line] = []
     for state in states:
         of_shard = state.name.startswith(SHARD)
@@ -37,4 +44,4 @@ def site_status(site: SiteSettings) -> list[Line]:
                 "behind_s": state.behind_s if of_shard and state.left_s > 0 else None,
             }
         )
-    return lines
+    return lines, trouble

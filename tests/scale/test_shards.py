@@ -16,6 +16,7 @@ import pytest
 from analyzers.leases.renewal import DECIDING, Renewal, length_s, valid_until_ns
 from analyzers.leases.site_leases import RememberedRow, SiteLeases, SiteShards
 from analyzers.shards.sharded_analyzer import LOOK_S, analyze_shards
+from analyzers.shards.site_status import site_status
 from tests.scale.running_site import HOST, SITE, RunningSite
 from tests.scale.servers import Nats, Postgres
 from tests.scale.test_lake import ask
@@ -87,6 +88,13 @@ def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(first: SiteLeases,
         ("shard-0", "second", 2, 1.5),
         ("shard-1", "second", 1, 0.0),
     ]
+
+
+def test_a_site_whose_broker_is_away_shows_its_holders_and_says_so(first: SiteLeases, database: str) -> None:
+    first.take_shard(0, 60)
+    lines, trouble = site_status(SiteSettings(broker="nats://127.0.0.1:1", database=database, site=SITE))
+    assert [(line["name"], line["holder"]) for line in lines] == [("shard-0", "first")]
+    assert "could not be reached" in trouble
 
 
 def test_a_lease_ends_by_the_clock_of_the_database(first: SiteLeases, second: SiteLeases) -> None:

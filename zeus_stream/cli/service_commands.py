@@ -257,13 +257,16 @@ def _print_site(site: "SiteSettings", *, as_json: bool) -> None:
 
     from zeus_stream.screens.text.tables import write
 
-    lines = plugins.find(plugins.SITE_STATUS)(site)
+    lines, trouble = plugins.find(plugins.SITE_STATUS)(site)
     if as_json:
         click.echo(json.dumps(lines, indent=2))
     elif lines:
         write(pa.Table.from_pylist(lines), "table", sys.stdout)
     else:
         click.echo("No process has held a part or a shard yet.", err=True)
+    if trouble:
+        click.echo(f"zeus-stream: {trouble}", err=True)
+        sys.exit(1)
 
 
 @click.command(cls=Command)
