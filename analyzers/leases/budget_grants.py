@@ -13,6 +13,7 @@ import psycopg
 from msgspec.structs import astuple
 
 from analyzers.leases.site_leases import SHARD, SiteLeases
+from analyzers.power_budget import following
 from analyzers.power_budget.allocation import in_force, most_mw, over
 from analyzers.power_budget.grants import Grant, GrantedPower, Grants, Member, ShardUse
 from zeus_stream.protocol import codec
@@ -73,7 +74,7 @@ class BudgetGrants:
                 limit_mw = _limit_mw(budget, book, now_ns)
                 for use in held:
                     if (may := book.exchange(use, budget.group, limit_mw)).gpus:
-                        granted[use.shard] += (_granted(budget, may),)
+                        granted[use.shard] += (_granted(following.at(budget, now_ns), may),)
                 self._keep(connection, budget.group, book, hosts, before)
         return granted
 
@@ -201,6 +202,7 @@ def _granted(budget: Budget, use: GrantedPower) -> Budget:
     return Budget(
         group=budget.group,
         limit_mw=use.limit_mw,
+        site_mw=budget.limit_mw,
         gpus=use.gpus,
         set_ns=budget.set_ns,
         begin_ns=budget.begin_ns,

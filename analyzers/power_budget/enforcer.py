@@ -394,7 +394,7 @@ class BudgetReports:
             rows[budget.group, budget.set_ns] = BudgetRow(
                 budget=budget.group,
                 set_ns=budget.set_ns,
-                limit_w=budget.limit_mw / 1000,
+                limit_w=(budget.site_mw or budget.limit_mw) / 1000,
                 begin_ns=budget.begin_ns,
                 end_ns=budget.end_ns,
                 gpus=self._shares.members[budget.group],

@@ -215,13 +215,13 @@ class BudgetRow(Struct, frozen=True, kw_only=True):
     set_ns: int
     """when it was set, both UTC"""
     limit_w: float
-    """what the limits of its GPUs may add up to"""
+    """what the limits of its GPUs may add up to; over shards, those of all shards"""
     begin_ns: int
     """when it begins"""
     end_ns: int
     """when it ends; an end in 2099 is none"""
     gpus: tuple[str, ...]
-    """that it is about"""
+    """that it is about; over shards, those of the shard whose row this is"""
     binding: bool
     """it holds, or is on its ramp"""
     reason: str

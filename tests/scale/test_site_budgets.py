@@ -58,6 +58,7 @@ def test_two_shards_share_what_one_budget_allows(leases: SiteLeases) -> None:
         0: [200 * W],
         1: [200 * W],
     }
+    assert {each.site_mw for of in given.values() for each in of} == {BUDGET_W * W}
     assert given[1][0].gpus == ("GPU-1",)
     assert grants.hosts(1) == {"alpha"}
     other = BudgetGrants(leases).exchange([], {}, [used(0, limit_w=150, obeyed_w=200)], later_ns)

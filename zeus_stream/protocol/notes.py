@@ -232,6 +232,8 @@ class Budget(Struct, frozen=True, kw_only=True):
 
     group: Name
     limit_mw: Annotated[int, Meta(ge=1, le=10**12)]
+    site_mw: Annotated[int, Meta(ge=1, le=10**12)] | None = None
+    """The limit of the whole budget, where `limit_mw` is the grant of one shard."""
     gpus: Annotated[tuple[Name, ...], Meta(max_length=1000)]
     """Words ``GPU-...`` (UUID), ``HOST:INDEX`` (PCI order) and ``HOST:all``; none: every GPU of the site."""
     set_ns: WallNs

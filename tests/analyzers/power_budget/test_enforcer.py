@@ -243,6 +243,15 @@ def test_a_budget_is_about_the_gpus_that_it_names() -> None:
     assert [site.holders.get(f"g{i}", "")[len(BUDGET) :] for i in range(4)] == ["rack1", "rack1", "", "other"]
 
 
+def test_the_row_of_a_shards_grant_has_the_limit_of_the_whole_budget() -> None:
+    """Its rows are beside those of the other shards in the lake: each had another limit."""
+    site = Site(1)
+    site.set(replace(budget(200), site_mw=800 * W))
+    site.settle()
+    assert site.limits["g0"] == 200 * W
+    assert {row.limit_w for row in site.rows(BudgetRow)} == {800}
+
+
 def test_a_budget_about_nothing_comes_and_goes() -> None:
     site = Site(1)
     site.set(budget(500, gpus=("nowhere:all",)))
