@@ -435,7 +435,9 @@ def test_the_report_is_of_the_last_run_or_the_one_named(ran: Ran) -> None:
     assert last.returncode == 0, last.stderr
     assert last.stdout == named.stdout
     assert "chosen" in last.stdout
-    assert "run nothing" in said(ran.zeus("report", "nothing"))
+    for unknown in (ran.zeus("report", "nothing"), ran.zeus("statement", "nothing")):
+        assert "nothing" in said(unknown)
+        assert "taken over, it is in the lake" in said(unknown)
 
 
 def test_what_a_training_leaves_is_listed_and_forgotten(ran: Ran) -> None:

@@ -71,7 +71,8 @@ def no_run(name: str | None) -> RefusedError:
     """Return the error for a run that the archive does not have. ``name`` None: it has none at all."""
     return RefusedError(
         f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."
-        ' Try: zeus-stream sql "FROM runs".'
+        ' Try: zeus-stream sql "FROM runs". If its shard was taken over, it is in the lake: ask that with'
+        " --analyzer HOST:PORT of `zeus-stream serve-sql`."
     )
 
 

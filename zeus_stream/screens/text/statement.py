@@ -56,7 +56,8 @@ def state(answer: Callable[[str], pa.Table], job: str, version: str) -> Statemen
         known = answer("SELECT job FROM job_energy ORDER BY job LIMIT 20")["job"].to_pylist()
         raise RefusedError(
             f"statement: could not find the job {job!r}: the archive has {', '.join(known) or 'no job'}."
-            " Name one of them, or another archive with --archive."
+            " Name one of them, or another archive with --archive. If its shard was taken over, it is in the"
+            " lake: ask that with --analyzer HOST:PORT of `zeus-stream serve-sql`."
         )
     (row,) = rows
     if row["energy_j"] is None:
