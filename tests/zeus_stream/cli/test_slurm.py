@@ -74,7 +74,9 @@ def test_the_line_in_the_output_has_the_energy_or_why_there_is_none() -> None:
     energy = tuple(GpuEnergy(gpu, 500.0, 495.0, 505.0) for gpu in ("a", "b"))
     begin = "zeus-stream: job 11_3 on n1, 2 GPUs: "
     known = line_of(STARTED, Answer("", 10.0, energy, None))
-    assert known == f"{begin}1,000 J (990 to 1,010 J) in 10.0 s, 100 W on average"
+    assert known == f"{begin}1,000 J (surely 990 to 1,010 J) in 10.0 s, 100 W on average"
+    exact = line_of(STARTED, Answer("", 10.0, (GpuEnergy("a", 1000.0, 1000.0, 1000.0),), None))
+    assert exact == f"{begin}1,000 J in 10.0 s, 100 W on average"
     assert line_of(STARTED, None).startswith(f"{begin}the energy is not known yet. Later: ")
     missing = Answer("", None, (), "its GPU was lost")
     assert line_of(STARTED, missing) == f"{begin}the energy is not known: its GPU was lost"

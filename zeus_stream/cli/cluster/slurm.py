@@ -173,7 +173,8 @@ def line_of(started: RunStarted, answer: Answer | None) -> str:
     )
     energy = Quantity(energy_j, "J", low_j, high_j)
     power = watts(energy_j / answer.duration_s)
-    return f"{where} {energy} ({bounds(energy)}) in {seconds(answer.duration_s)}, {power} on average"
+    between = f" (surely {sure})" if (sure := bounds(energy)) else ""
+    return f"{where} {energy}{between} in {seconds(answer.duration_s)}, {power} on average"
 
 
 def output_of(started: RunStarted, environ: Mapping[str, str], shown: str) -> str:
