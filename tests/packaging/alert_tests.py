@@ -9,9 +9,20 @@ REQUESTED = f'zeus_stream_gpu_power_limit_watts{{{GPU}, state="requested"}}'
 LEASED = f'zeus_stream_gpu_power_limit_watts{{{GPU}, state="leased"}}'
 FOUND = f'zeus_stream_gpu_power_limit_watts{{{GPU}, state="found"}}'
 GAPS = 'zeus_stream_gap_items_total{process="analyzer", host="a", what="readings"}'
+TROUBLE = 'zeus_stream_host_trouble{process="collector", host="a"}'
 FIRED: Mapping[str, tuple[Mapping[str, str], str]] = {
     "ZeusStreamSilent": ({'zeus_stream_up{process="analyzer", instance="i"}': "1 0x300"}, "10m"),
-    "ZeusStreamHostSilent": ({'zeus_stream_host_up{process="analyzer", host="a"}': "1 0x300"}, "10m"),
+    "ZeusStreamHostSilent": (
+        {
+            'zeus_stream_host_up{process="analyzer", host="a"}': "1 0x300",
+            TROUBLE.replace("collector", "analyzer"): "0 1x300",
+        },
+        "10m",
+    ),
+    "ZeusStreamHostTrouble": (
+        {TROUBLE: "1x300", 'zeus_stream_host_up{process="collector", host="a"}': "1x300"},
+        "10m",
+    ),
     "ZeusStreamGpuSilent": ({f"zeus_stream_gpu_up{{{GPU}}}": "1 0x300"}, "10m"),
     "ZeusStreamLag": ({'zeus_stream_lag_seconds{process="analyzer"}': "0 30x300"}, "10m"),
     "ZeusStreamGaps": ({GAPS: "_x3 9x300", GAPS.replace("analyzer", "collector"): "0x3 9x300"}, "10m"),
@@ -33,6 +44,7 @@ QUIET: Mapping[str, str] = {
     LEASED: "175x300",
     FOUND: "250x300",
     GAPS: "9x300",
+    TROUBLE: "0x300",
     RUNS: "1x300",
     f"zeus_stream_gpu_energy_joules_total{{{GPU}}}": "0+9000x300",
     f"zeus_stream_gpu_utilization_ratio{{{GPU}}}": "1x300",

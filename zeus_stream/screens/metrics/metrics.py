@@ -183,6 +183,9 @@ def service_families(snapshot: Snapshot) -> list[Family]:
         MetricSample((process, ("host", each.host)), float(each.state == "connected"))
         for each in snapshot.hosts
     )
+    troubles = (
+        MetricSample((process, ("host", each.host)), float(bool(each.trouble))) for each in snapshot.hosts
+    )
     gaps = (
         MetricSample((process, ("host", gap.host), ("what", gap.what)), gap.count) for gap in snapshot.gaps
     )
@@ -190,6 +193,8 @@ def service_families(snapshot: Snapshot) -> list[Family]:
     return [
         family("zeus_stream_host_up", "1 while the collector of a host is connected.", hosts,
                "zeus_stream.host.up"),
+        family("zeus_stream_host_trouble", "1 while a host has a trouble that `zeus-stream status` names.",
+               troubles, "zeus_stream.host.trouble"),
         family("zeus_stream_lag_seconds", "How long the oldest data waits that is not interpreted.", lag,
                "zeus_stream.lag", "s"),
         family("zeus_stream_gap_items_total",

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from analyzers.live.live_runs import StepsByJob
-from tests.zeus_stream.screens.metrics.snapshots import GPU, RUN, SEARCH, of_analyzer, of_collector
+from tests.zeus_stream.screens.metrics.snapshots import GPU, HOST, RUN, SEARCH, of_analyzer, of_collector
 from zeus_stream.protocol.snapshots import MAX_JOB_ROWS
 from zeus_stream.screens.metrics.job_metrics import MAX_JOBS, OTHER, JobMetrics, step_families
 from zeus_stream.screens.metrics.metrics import (
@@ -94,6 +94,9 @@ def test_a_service_says_its_lag_gaps_commands_and_hosts() -> None:
     assert value(found, "zeus_stream_lag_seconds", process="analyzer") == 0.12
     assert value(found, "zeus_stream_gap_items_total", host="alpha", what="events") == 3
     assert value(found, "zeus_stream_host_up", host="alpha") == 1
+    assert value(found, "zeus_stream_host_trouble", host="alpha") == 0
+    driverless = replace(of_collector(), hosts=(replace(HOST, trouble="could not start NVML"),))
+    assert value(parsed(service_families(driverless)), "zeus_stream_host_trouble", host="alpha") == 1
     assert value(found, "zeus_stream_up", process="collector") == 0
     assert (
         value(parsed(service_families(of_collector())), "zeus_stream_commands_total", outcome="applied") == 7
