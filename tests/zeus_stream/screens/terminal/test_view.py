@@ -164,7 +164,7 @@ def test_a_service_that_does_not_answer_is_named_and_all_is_dim() -> None:
 
 def test_a_collector_alone_does_not_say_that_no_run_is_open() -> None:
     alone = page(view(replace(SNAPSHOT, process="collector", runs=()), History(), 100))
-    assert "No analyzer answers, and it knows the runs" in alone
+    assert "No analyzer answers here, and it knows the runs. Ask on its host" in alone
     assert "No run is open" not in alone
     assert "0 open runs" not in alone
 

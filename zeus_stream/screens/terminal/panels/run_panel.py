@@ -23,7 +23,10 @@ from zeus_stream.views.site_view import SiteView
 UNSEARCHED = "No limit is searched for: --select or the script says so, or no analyzer answers."
 SEARCH_ENDED = "The run has ended: `zeus-stream report` shows what was measured."
 NO_RUN = StyledText("No run is open. Start one: zeus-stream run -- python train.py", "dim")
-NO_ANALYZER = StyledText("No analyzer answers, and it knows the runs. Start one: zeus-stream analyze", "warn")
+NO_ANALYZER = StyledText(
+    "No analyzer answers here, and it knows the runs. Ask on its host, or start one: zeus-stream analyze",
+    "warn",
+)
 
 
 def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
