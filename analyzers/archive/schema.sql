@@ -1020,8 +1020,8 @@ WITH present AS (
     SELECT run_forecasts.*, names.name FROM run_forecasts CROSS JOIN (SELECT DISTINCT name FROM present) AS names
 )
 SELECT run, named.name, split_part(unit, '/', 1) AS unit, energy_j / 3.6e6 * value * coalesce(pue, 1) AS amount,
-    energy_p2_5_j / 3.6e6 * value * coalesce(pue, 1) AS amount_p2_5,
-    energy_p97_5_j / 3.6e6 * value * coalesce(pue, 1) AS amount_p97_5,
+    least(energy_p2_5_j * value, energy_p97_5_j * value) / 3.6e6 * coalesce(pue, 1) AS amount_p2_5,
+    greatest(energy_p2_5_j * value, energy_p97_5_j * value) / 3.6e6 * coalesce(pue, 1) AS amount_p97_5,
     value AS factor, unit AS factor_unit, pue, place, year, source, licence
 FROM named ASOF JOIN present ON named.name = present.name AND named.made_at >= present.begins_at CROSS JOIN pue
 WHERE coalesce(ends_at, 'infinity') > made_at;

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -59,7 +60,8 @@ _ASKS_AGAIN_S = 0.2
 _TAKEN = "SELECT count(*) FROM signals WHERE imported_ns = %d"
 _LIST = """
 SELECT name, unit, place, year, count(*) AS values, min(begins_at) AS begins_at,
-    CASE WHEN count(ends_at) = count(*) THEN max(ends_at) END AS ends_at, avg(value) AS mean,
+    CASE WHEN count(ends_at) = count(*) THEN max(ends_at) END AS ends_at,
+    coalesce(sum(value * (end_ns - begin_ns)) / sum(end_ns - begin_ns), any_value(value)) AS mean,
     any_value(source) AS source, any_value(licence) AS licence
 FROM signals WHERE (name, imported_ns) IN (SELECT (name, max(imported_ns)) FROM signals GROUP BY name)
 GROUP BY name, unit, place, year ORDER BY name
@@ -634,7 +636,8 @@ def import_signal(settings: Settings, file: Path | None, *, country: str | None)
         taken = _analyzer_took(where, imported_ns)
     first = rows[0]
     of = " ".join(str(word) for word in (first.place, first.year) if word)
-    mean = sum(row.value or 0 for row in rows) / len(rows)
+    lengths = [1 if row.end_ns is None else row.end_ns - row.begin_ns for row in rows]
+    mean = fmean([row.value or 0.0 for row in rows], lengths)
     click.echo(
         f"{first.name}: {len(rows)} value(s){f' of {of}' if of else ''}, {mean:.6g} {first.unit} on average."
         f" Source: {first.source}{f', {first.licence}' if first.licence else ''}."

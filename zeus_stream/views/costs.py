@@ -13,9 +13,9 @@ SIGNALS_NOW = """
 SELECT name, value AS factor, split_part(unit, '/', 1) AS unit, unit AS factor_unit, place, year, source,
     (SELECT nullif(value::DOUBLE, 0) FROM settings
         WHERE name = 'pue' AND start = (SELECT max(start) FROM settings)) AS pue
-FROM signals WHERE value IS NOT NULL AND begins_at <= now() AT TIME ZONE 'UTC'
-    AND coalesce(ends_at, 'infinity') > now() AT TIME ZONE 'UTC'
-QUALIFY row_number() OVER (PARTITION BY name ORDER BY imported_ns DESC, begins_at DESC) = 1 ORDER BY name
+FROM signals WHERE (name, imported_ns) IN (SELECT (name, max(imported_ns)) FROM signals GROUP BY name)
+    AND value IS NOT NULL AND name <> 'load' AND begins_at <= now() AT TIME ZONE 'UTC'
+    AND coalesce(ends_at, 'infinity') > now() AT TIME ZONE 'UTC' ORDER BY name
 """
 """Cost of a kilowatt hour now, in money and carbon, by the imported signals."""
 OWN_USE = """
@@ -73,7 +73,7 @@ def cost_words(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return an amount of money or carbon, of ``costs`` or ``forecast_costs``; and its factor and source."""
     if row["amount"] is None or not isfinite(row["amount"]):
         return f"not known: {row['basis']}" if row.get("basis") else "not known", ""
-    scale, unit = (1000, "kgCO2e") if row["unit"] == "gCO2e" and row["amount"] >= 1000 else (1, row["unit"])
+    scale, _ = _unit(row)
     low, high = row.get("amount_p2_5"), row.get("amount_p97_5")
     span = "" if low is None or high is None else ends(low, high, scale)
     sure = f" (95 %: {span})" if span else ""
@@ -81,7 +81,18 @@ def cost_words(row: Mapping[str, Any]) -> tuple[str, str]:
     measured = " by meters" if str(row.get("basis", "")).endswith("by meters") else ""
     pue = f", PUE {row['pue']:.4g}{measured}" if row["pue"] else ", GPUs only"
     factor = f"{row['factor']:.6g} {row['factor_unit']}{f' ({of})' if of else ''}"
-    return f"{_amount(row['amount'] / scale)} {unit}{sure}", f"at {factor}{pue}; source: {row['source']}"
+    return f"{amount_words(row)}{sure}", f"at {factor}{pue}; source: {row['source']}"
+
+
+def amount_words(row: Mapping[str, Any]) -> str:
+    """Return an amount of money or carbon with its unit: of a row with ``amount``, which is known."""
+    scale, unit = _unit(row)
+    return f"{_amount(row['amount'] / scale)} {unit}"
+
+
+def _unit(row: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the unit in which an amount is shown, and by what it is divided."""
+    return (1000, "kgCO2e") if row["unit"] == "gCO2e" and row["amount"] >= 1000 else (1, row["unit"])
 
 
 def _amount(value: float) -> str:

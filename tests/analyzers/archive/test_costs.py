@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from analyzers.results.fleet_rows import ForecastRow
 from analyzers.results.rows import Row, RunRow, WindowRow
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files.signal_files import of_country
@@ -16,6 +17,7 @@ from tests.analyzers.archives import BOOTED_NS, GPU, SECOND, asked, opened
 from zeus_stream.screens.html.questions import WHOLE as ENERGY
 from zeus_stream.screens.html.site_panels import JOBS
 from zeus_stream.settings import Settings
+from zeus_stream.views.costs import SIGNALS_NOW, cost_words
 
 KWH = 3.6e6
 Costs = Callable[[Sequence[Row]], dict[str, dict[str, Any]]]
@@ -113,3 +115,25 @@ def test_a_gpu_of_two_ranks_counts_once(path: Path, sql: str) -> None:
         archive.put([], rows)
         (found,) = asked(archive, sql)
     assert found["energy_j"] == pytest.approx(4580)
+
+
+def test_no_price_of_now_is_a_load_or_of_an_earlier_import(path: Path) -> None:
+    flat = replace(PRICE, end_ns=None)
+    load = replace(flat, name="load", unit="W", value=1e6)
+    with opened(path) as archive:
+        archive.put([], [flat, load])
+        assert [row["factor"] for row in asked(archive, SIGNALS_NOW)] == [0.2]
+        archive.put([], [replace(PRICE, imported_ns=2)])
+        assert asked(archive, SIGNALS_NOW) == []
+
+
+def test_the_interval_of_a_forecast_at_a_negative_price_is_ascending(path: Path) -> None:
+    forecast = ForecastRow(
+        run="run-1", step=9, made_wall_ns=BOOTED_NS + SECOND, epochs_done=1, epochs=2, steps=18,
+        power_limit_w=None, spent_j=KWH, spent_s=1.0, energy_j=2 * KWH, energy_p2_5_j=1.5 * KWH,
+        energy_p97_5_j=2.5 * KWH, duration_s=2.0, duration_p2_5_s=2.0, duration_p97_5_s=2.0,
+    )  # fmt: skip
+    with opened(path) as archive:
+        archive.put([], [forecast, replace(PRICE, end_ns=None, value=-0.5)])
+        (row,) = asked(archive, "FROM forecast_costs")
+    assert cost_words({**row, "basis": ""})[0] == "-1.00 EUR (95 %: -1.25 to -0.75)"

@@ -29,6 +29,11 @@ def test_the_commands_of_the_guide_run(ran: Ran, tmp_path: Path) -> None:
     listed = ran.zeus("signals", "list").stdout
     assert "Germany" in listed
     assert "a tariff" in listed
+    load = tmp_path / "load.csv"
+    days = ("2020-01-01T00:00+00:00,100", "2020-01-03T00:00+00:00,400", "2020-01-04T00:00+00:00,400")
+    load.write_text("\n".join(['# name=load unit=W source="a contract"', "at,value", *days]) + "\n")
+    assert "3 value(s), 250 W on average" in ran.zeus("signals", "import", str(load)).stdout
+    assert "250" in ran.zeus("signals", "list").stdout
     shown = ran.zeus("report").stdout
     assert "gCO2e/kWh (Germany 2024), GPUs only; source: Ember" in shown
     assert "EUR at 0.3 EUR/kWh, GPUs only; source: a tariff" in shown

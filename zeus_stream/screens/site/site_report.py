@@ -20,7 +20,8 @@ from zeus_stream.screens.html.site_panels import (
 )
 from zeus_stream.screens.site.period import Period
 from zeus_stream.screens.svg.site_charts import time_chart
-from zeus_stream.views.quantity import figure, joules, seconds, with_bounds, within_half
+from zeus_stream.views.costs import amount_words
+from zeus_stream.views.quantity import ABSENT, figure, joules, seconds, with_bounds, within_half
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +115,7 @@ def totals(period: Period) -> Asking[PagePanel | None]:
     prices = yield _COSTS.format(runs=period.runs)
     for each in prices:
         missing = f"{each['unknown']} of {each['runs']} runs not known" if each["unknown"] else ""
-        text = "-" if each["amount"] is None else f"{each['amount']:,.4g} {each['unit']}"
+        text = ABSENT if each["amount"] is None else amount_words(each)
         pairs.append((each["name"], text, missing))
     return PagePanel(name="totals", title="In all", body=facts(pairs), text="", rows=[row])
 

@@ -65,12 +65,13 @@ class LiveArchive:
             return []  # the charts begin now
 
     async def price(self) -> tuple[float, str] | None:
-        """Return what a kilowatt hour costs now, and its currency. None: no signal says it."""
+        """Return what a kilowatt hour of GPUs costs now, and its currency. None: no signal says it."""
         try:
             rows = await self._ask(SIGNALS_NOW)
         except ZeusStreamError:
             return None  # the screen shows no money
-        return next(((row["factor"], str(row["unit"])) for row in rows if row["name"] == "price"), None)
+        prices = [row for row in rows if row["name"] == "price"]
+        return next(((row["factor"] * (row["pue"] or 1.0), str(row["unit"])) for row in prices), None)
 
     async def _ask(self, query: str) -> list[Row]:
         if (analyzer := self._source.analyzer) is None:

@@ -89,7 +89,7 @@ def remarks(statement: Statement) -> list[str]:
     if job["missing"]:
         hours = job["missing_gpu_s"] / 3600
         texts.append(
-            f"Missing: {job['missing']} measurement(s) of a GPU over {hours:.3g} GPU hours"
+            f"Missing: {job['missing']} measurement(s) of a GPU over {_four_digits(hours)} GPU hours"
             f" ({job['quality']}). The true energy is higher."
         )
     elif job["quality"] != "ok":
@@ -111,7 +111,7 @@ def markdown(statement: Statement) -> str:
         ("Energy of all runs and restarts", f"**{_kwh(job['energy_j'])} kWh** ({job['energy_j']:,.0f} J)"),
         ("Runs, attempts", f"{job['runs']}, {job['attempts']}"),
         ("GPUs", gpus),
-        ("GPU hours", f"{job['gpu_s'] / 3600:.4g}"),
+        ("GPU hours", _four_digits(job["gpu_s"] / 3600)),
         ("From, to", f"{_day(job['began_at'])}, {_day(job['ended_at'])}"),
         ("Measured by", f"zeus-stream {statement.version}, estimator {statement.estimators}"),
     )
@@ -173,7 +173,11 @@ def spdx(statement: Statement) -> str:
 
 
 def _kwh(joules: float) -> str:
-    return f"{joules / JOULES_PER_KWH:.4g}"
+    return _four_digits(joules / JOULES_PER_KWH)
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _day(at: datetime | None) -> str:

@@ -55,6 +55,13 @@ def test_all_attempts_of_a_job_are_in_the_statement(stated: Stated) -> None:
     assert "Missing" not in text
 
 
+def test_large_energies_have_no_exponent(stated: Stated) -> None:
+    kwh = {"energy_j": 12_345.6 * KWH, "energy_p2_5_j": 12_340 * KWH, "energy_p97_5_j": 12_350 * KWH}
+    text = markdown(stated([GPU, CLOSED, replace(WHOLE, **kwh)]))
+    assert "**12,346 kWh**" in text
+    assert "95 % interval: 12,340 to 12,350 kWh" in text
+
+
 def test_what_is_missing_is_named(stated: Stated) -> None:
     unknown = later(WHOLE, 200, 0, run="run-3", session="c", energy_j=None, quality="no readings")
     third = replace(AGAIN, run="run-3", session="c", began_ns=210 * SECOND, ended_ns=270 * SECOND)
@@ -62,7 +69,7 @@ def test_what_is_missing_is_named(stated: Stated) -> None:
     unbounded = replace(WHOLE, energy_low_j=None, energy_high_j=None)
     text = markdown(stated([GPU, CLOSED, unbounded, third, unknown, going]))
     assert (
-        "Missing: 1 measurement(s) of a GPU over 0.0167 GPU hours (no readings). The true energy is higher."
+        "Missing: 1 measurement(s) of a GPU over 0.01667 GPU hours (no readings). The true energy is higher."
         in text
     )
     assert "1 process(es) of the job have not ended" in text
