@@ -950,7 +950,7 @@ FROM waste_of_runs((
     WHERE world_size > 0 AND run NOT IN (SELECT run FROM lasting_waste)
 ))
 UNION ALL BY NAME
-SELECT NULL AS run, NULL AS job, 'idle GPU' AS cause, sum(energy_j) AS energy_j, sum(duration_s) AS duration_s,
+SELECT NULL AS run, NULL AS job, 'idle GPU' AS cause, sum_of_all(energy_j) AS energy_j, sum(duration_s) AS duration_s,
     NULL AS share
 FROM idle_gpus HAVING count(*) > 0;
 

@@ -413,6 +413,18 @@ def test_a_session_that_goes_on_in_another_counts_once(stored: Stored) -> None:
     ]
 
 
+def test_idle_energy_is_not_known_where_that_of_a_gpu_is_not(archive: DuckdbFile) -> None:
+    """Two runs had one GPU at the same time, in part."""
+    fill(archive)
+    archive.put([], [later(WHOLE, 25, 0, session="other", run="other")])
+    assert {each["gpu"]: each["energy_j"] is None for each in asked(archive, "FROM idle_gpus")} == {
+        A: True,
+        B: False,
+    }
+    (idle,) = asked(archive, "FROM waste WHERE run IS NULL")
+    assert idle["energy_j"] is None
+
+
 def test_gpus_of_no_run_are_idle(archive: DuckdbFile) -> None:
     """60 s at 200 and 100 W, of which the run has 40 s; 60 s at 50 W. Readings end at 120.9 s."""
     fill(archive)
