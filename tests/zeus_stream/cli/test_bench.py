@@ -23,6 +23,9 @@ def light():
 
 def heavy():
     gpu.run(0.06)
+
+def wrong():
+    [][0]
 """
 QUICK = (
     *("--device", SIMULATED, "--rounds", "6", "--seconds", "0.3", "--warmup-s", "1", "--cool-down-s", "1"),
@@ -82,6 +85,12 @@ def test_a_wrong_function_or_percentage_ends_the_command(kernels: Cli) -> None:
     assert absent.returncode == 1
     assert absent.stderr.endswith("Name a function of kernels.\n")
     assert "Traceback" not in absent.stderr
+    wrong = kernels("bench", "kernels:wrong", *QUICK[:4], "--cool-down-s", "0")
+    assert wrong.returncode == 1
+    _, file, *_, error, sentence = wrong.stderr.partition("Traceback")[2].splitlines()
+    assert file.endswith('kernels.py", line 13, in wrong')
+    assert error == "IndexError: list index out of range"
+    assert sentence == "zeus-stream: bench: could not measure: see the error above. Correct the function."
     assert "'much' is no percentage" in kernels.refused("bench", "x:y", "--fail-above", "much").stderr
 
 

@@ -2,9 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from traceback import print_exception
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +22,7 @@ from zeus_stream.cli.bench.bench_report import (
     read_sessions,
 )
 from zeus_stream.cli.options import Command, given_settings, json_option, settings_options
-from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
+from zeus_stream.errors import RefusedError, SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ REPEAT_S, IDLE_S = 1.0, 60.0
 """Length of a repeat, of a function and of idle power."""
 ARCHIVED_S = 30.0
 """Longest wait for the rows of this session."""
+OURS = (__name__.partition(".")[0], "contextlib", "importlib")
+"""Modules between the command and a function."""
 
 
 class _Percent(click.ParamType[float]):
@@ -160,13 +164,15 @@ def _measure(
     with Signals() as signals, services(where, {**os.environ, **as_environment(settings)}, signals) as own:
         say_ignored(given_settings(), own.absent, where)
         os.environ["ZEUS_STREAM_DIR"] = str(where.run)  # a script looks for the collector of root first
-        functions = load_functions(specs)
+        with _own_errors():
+            functions = load_functions(specs)
         connection = Connection(where)
         with Publisher(job=f"bench {specs[0]}", gpus=gpus) as publisher:
             run = publisher.started.run
             temperatures = gpu_temperatures(connection)
             session = EnergyBench(publisher, plan, temperatures, lambda: signals.told is not None, say)
-            variants = session.run(functions)
+            with _own_errors():
+                variants = session.run(functions)
         history: dict[str, list[BenchSession]] = {}
 
         def archived() -> bool:
@@ -184,6 +190,21 @@ def _measure(
                 " `zeus-stream status` says how far the analyzer is."
             )
     return make_report(run, variants, history, fail_above)
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Print an error of a function that is measured, from its own frames on. Raises SettingsError then."""
+    try:
+        yield
+    except ZeusStreamError:
+        raise
+    except Exception as wrong:
+        own = wrong.__traceback__
+        while own and own.tb_frame.f_globals["__name__"].startswith(OURS):
+            own = own.tb_next
+        print_exception(wrong.with_traceback(own or wrong.__traceback__))
+        raise SettingsError("bench: could not measure: see the error above. Correct the function.") from wrong
 
 
 def load_functions(specs: Sequence[str]) -> dict[str, Callable[[], object]]:
