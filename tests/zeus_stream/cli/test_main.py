@@ -49,6 +49,7 @@ COUNT = "SELECT count(*) AS trials FROM trials"
         (("collect", "--log-hours", "often"), "log_hours = 'often'", "expected a number"),
         (("collect", "--device", SIMULATED, "--dir", "d" * 120), "over 107 bytes", "Set ZEUS_STREAM_DIR"),
         (("sql", "SELECT 1"), "energy.duckdb", "zeus-stream analyze"),
+        (("web", "--archive", "absent.duckdb", "--listen", "127.0.0.1:0"), "no such file", "analyze"),
         (("run", "--device", SIMULATED, "--", "no-such-command"), "no-such-command", "after `--`"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",

@@ -129,6 +129,7 @@ async def show(
 
     file = ArchiveSource(settings.archive or where.archive, where.signals, settings)
     if settings.archive is not None:
+        await run_sync(file.ask, "SELECT 1", 1, settings.query_seconds)  # is it an archive?
         site = Site(source=Source(file.ask), feed=None, believed=_believed, max_rows=settings.query_rows)
         await serve(site, listening, started)
         return
