@@ -37,6 +37,8 @@ class PhaseView(Struct, frozen=True):
 
 
 UNMEASURED = Quantity(None, "")
+DRIFT = 0.0083
+"""Half of the 95 % interval by which two limits differ though nothing but time has passed."""
 
 
 class TrialView(Struct, frozen=True, kw_only=True):
@@ -294,5 +296,5 @@ def _change(value: Quantity, found: Quantity) -> Quantity:
     ratio, halves = value.known / found.known, (half_of(value), half_of(found))
     within = None
     if value is not found and halves[0] is not None and halves[1] is not None:
-        within = hypot(halves[0], ratio * halves[1]) / found.known
+        within = hypot(halves[0] / found.known, ratio * halves[1] / found.known, ratio * DRIFT)
     return within_half(100 * (ratio - 1), "%", within, 100)

@@ -94,7 +94,7 @@ def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
         ("200 W", "", True), ("250 W", "found", False), ("200 W", "chosen", False),
         ("200 W", "confirmed", False), ("150 W", "", False),
     ]  # fmt: skip
-    assert with_half(views[2].energy_change) == "-10.0 ± 1.2 %", "of both: 0.9 x (0.5 %, 1.2 %)"
+    assert with_half(views[2].energy_change) == "-10.0 ± 1.4 %", "0.9 x (0.5, 1.2, drift of 0.83 %)"
     assert views[4].energy_change.interval is None, "that of 150 W is not known"
     assert with_half(views[1].energy_change) == "0 %"
     points = trial_points(views)
