@@ -23,6 +23,8 @@ WHERE run = {run} ORDER BY slowdown
 """
 PRICED = 1000
 """Iterations of all replicas that a choice is priced for."""
+ROUNDED = 1.001
+"""By so much a plan may be longer than asked for, as times are rounded."""
 
 
 class PipelineChoice(Struct, frozen=True, kw_only=True):
@@ -55,6 +57,8 @@ def choices_of(
 ) -> list[PipelineChoice]:
     """Return the highest clocks, if finite, and the finite points that save more than all faster ones.
 
+    The point that was asked for has what the last plan promises, unless that waits for a slower replica.
+
     ``points``: rows of `POINTS`; ``row``: of `PIPELINE`; ``prices``: of ``SIGNALS_NOW`` or ``costs``.
     """
     if not points or not points[0]["unplanned_j"] > 0:
@@ -63,6 +67,9 @@ def choices_of(
     at_top = {**first, "slowdown": None, "time_s": first["unplanned_s"], "energy_j": first["unplanned_j"]}
     found: list[PipelineChoice] = []
     for point in (at_top, *points):
+        chosen = row["number"] is not None and row["slowdown"] == point["slowdown"]
+        if chosen and row["promised_s"] <= ROUNDED * point["slowdown"] * first["unplanned_s"]:
+            point = {**point, "time_s": row["promised_s"], "energy_j": row["promised_j"]}  # noqa: PLW2901
         if found and point["energy_j"] >= found[-1].energy_j:
             continue
         energy_j = PRICED * max(row["replicas"], 1) * point["energy_j"]
@@ -81,7 +88,7 @@ def choices_of(
                 hours=hours,
                 kwh=energy_j / JOULES_PER_KWH,
                 cost=money(energy_j, prices),
-                chosen=row["number"] is not None and row["slowdown"] == point["slowdown"],
+                chosen=chosen,
             )
         )
     return found

@@ -108,6 +108,12 @@ def test_slower_points_that_save_no_more_are_no_choices() -> None:
     assert [each.slowdown for each in found] == [None, 1.0, 1.2]
     assert found[1].kwh == pytest.approx(2 * 1000 * 90 / 3.6e6)
     assert choices_of([], row) == []
+    replaced = {**row, "number": 4, "slowdown": 1.0, "promised_s": 0.98, "promised_j": 92.0}
+    (in_force,) = (each for each in choices_of(points, replaced) if each.chosen)
+    assert in_force.time_s == 0.98, "the plan in force, not the first one"
+    assert in_force.saved_percent == pytest.approx(8)
+    waiting = {**replaced, "promised_s": 1.2, "promised_j": 70.0}
+    assert [each.time_s for each in choices_of(points, waiting) if each.chosen] == [1.0]
 
 
 def test_a_run_without_a_pipeline_has_no_panel(answer: Answer) -> None:
