@@ -15,6 +15,7 @@ from msgspec import Struct
 from zeus_stream.errors import RefusedError
 from zeus_stream.quoting import quoted
 from zeus_stream.views.costs import JOULES_PER_KWH
+from zeus_stream.views.quantity import figure
 
 CONTEXT = "https://spdx.org/rdf/3.0.1/spdx-context.jsonld"
 NAMESPACE = "https://spdx.org/spdxdocs/zeus-stream"
@@ -108,7 +109,10 @@ def markdown(statement: Statement) -> str:
     job = statement.job
     gpus = ", ".join(f"{number} x {model}" for model, number in statement.gpus)
     rows = (
-        ("Energy of all runs and restarts", f"**{_kwh(job['energy_j'])} kWh** ({job['energy_j']:,.0f} J)"),
+        (
+            "Energy of all runs and restarts",
+            f"**{_kwh(job['energy_j'])} kWh** ({figure(job['energy_j'], 'J')})",
+        ),
         ("Runs, attempts", f"{job['runs']}, {job['attempts']}"),
         ("GPUs", gpus),
         ("GPU hours", _four_digits(job["gpu_s"] / 3600)),

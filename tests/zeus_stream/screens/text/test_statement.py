@@ -55,6 +55,11 @@ def test_all_attempts_of_a_job_are_in_the_statement(stated: Stated) -> None:
     assert "Missing" not in text
 
 
+def test_a_small_energy_is_not_0(stated: Stated) -> None:
+    little = replace(WHOLE, energy_j=0.3245, energy_p2_5_j=0.3, energy_p97_5_j=0.4)
+    assert "(0.3245 J)" in markdown(stated([GPU, CLOSED, little]))
+
+
 def test_large_energies_have_no_exponent(stated: Stated) -> None:
     kwh = {"energy_j": 12_345.6 * KWH, "energy_p2_5_j": 12_340 * KWH, "energy_p97_5_j": 12_350 * KWH}
     text = markdown(stated([GPU, CLOSED, replace(WHOLE, **kwh)]))
