@@ -115,7 +115,7 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
         SELECT sum(steps)::BIGINT AS steps FROM (
             SELECT rank, max(last) - min(first) + 1 AS steps FROM (
                 -- An attempt that numbers its steps from 0 again made all of them; others did some again.
-                SELECT *, sum((first = 0 AND began_at > earlier)::INT)
+                SELECT *, count(*) FILTER (first = 0 AND began_at > earlier)
                     OVER (PARTITION BY rank ORDER BY began_at) AS numbering
                 FROM (
                     SELECT *, max(ended_at) OVER (PARTITION BY rank ORDER BY began_at

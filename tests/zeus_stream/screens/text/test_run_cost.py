@@ -83,6 +83,14 @@ def test_a_run_that_paused_has_the_time_and_steps_of_all_its_attempts(of: Summar
     assert "200 W on average" in text
 
 
+def test_a_step_that_was_done_again_is_one_step(of: Summarize) -> None:
+    later = replace(RUN, session="later", began_wall_ns=61 * S)
+    again = [replace(row, session="later", index=row.index + 2) for row in STEPS[:2]]
+    assert "work 4 steps on 1 GPU" in shown(
+        of([RUN, WHOLE, *STEPS, later, replace(WHOLE, session="later"), *again])
+    )
+
+
 def test_a_run_that_is_not_there_has_no_summary(of: Summarize) -> None:
     assert of([replace(RUN, run="another")]) is None
 
