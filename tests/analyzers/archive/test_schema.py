@@ -19,6 +19,7 @@ from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
 SQL_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "sql.md"
+GUIDE = SQL_PAGE.parents[1] / "how-to" / "add-a-table.md"
 SETTINGS = Settings(memory_mb=128)
 FIRST_TABLES = Path(__file__).parents[2] / "data" / "tables_0.1.0.sql"
 LATER = "CREATE TABLE later AS SELECT 42 AS answer"
@@ -53,6 +54,15 @@ def made() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     schema.make(connection)
     return connection
+
+
+def test_the_table_of_the_guide_is_a_new_one() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102  (our own guide)
+    (kind,) = (each for name, each in names.items() if name.endswith("Row"))
+    assert kind.__name__ not in {each.__name__ for each in KINDS}
+    made().execute(create_table(kind))
 
 
 def different(actual: Mapping[str, Mapping[str, str]], kinds: Iterable[Any]) -> list[str]:
