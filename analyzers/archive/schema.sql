@@ -76,12 +76,13 @@ CREATE MACRO one_of_all(x) AS CASE WHEN count(x) = count(*) AND min(x) = max(x) 
 CREATE MACRO low_of_sum(x, low) AS greatest(sum(x) - sqrt(sum((x - low) ** 2)), 0);
 CREATE MACRO high_of_sum(x, high) AS sum(x) + sqrt(sum((high - x) ** 2));
 
--- The numbers between which a later session of its rank began the windows of a session again.
+-- The numbers between which a later session of its rank began the windows of a session again. A run is never redone:
+-- all its sessions have the number 0.
 CREATE MACRO begun_again(wanted) AS TABLE
 SELECT earlier.session, min(windows.index) AS first_again, max(windows.index) AS last_again
 FROM sessions AS earlier JOIN sessions AS later ON later.run = earlier.run AND later.rank = earlier.rank
     AND later.session <> earlier.session AND later.began_wall_ns > earlier.began_wall_ns
-JOIN windows ON windows.session = later.session AND windows.kind = wanted
+JOIN windows ON windows.session = later.session AND windows.kind = wanted AND wanted <> 'run'
 GROUP BY earlier.session;
 
 -- The windows of one kind, added up over the GPUs and ranks of a run. Of those with one number the last counts.

@@ -26,6 +26,7 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.protocol.frames import Events
+from zeus_stream.screens.html.questions import WHOLE as ENERGY
 
 Waste = dict[str, dict[str, Any]]
 Stored = Callable[[Sequence[Row]], DuckdbFile]
@@ -393,6 +394,22 @@ def test_two_ranks_on_one_gpu_count_its_energy_once(stored: Stored) -> None:
     archive = stored([*ranks, *STEPS, EPOCH, WHOLE, *twin])
     assert sum(each["energy_j"] for each in waste(archive).values()) == 4580
     assert asked(archive, "SELECT energy_j FROM job_energy") == [{"energy_j": 4580}]
+
+
+def test_the_energy_of_a_run_and_of_its_cpus_is_that_of_all_attempts_and_of_each_rank_once(
+    stored: Stored,
+) -> None:
+    wholes = [WHOLE, *(each for each in resumed(2) if each.kind == "run")]
+    wholes += [replace(each, gpu="CPU-h", energy_j=100.0) for each in wholes]
+    ranks = [
+        replace(each, session="b", rank=1, gpu="CPU-h", energy_j=99.0, duration_s=59.0)
+        for each in wholes[2:3]
+    ]
+    archive = stored([KILLED, AGAIN, replace(KILLED, session="b", rank=1), *STEPS, EPOCH, *wholes, *ranks])
+    (run,) = asked(archive, ENERGY.format(run="'run-1'"))
+    assert (run["energy_j"], run["cpu_energy_j"]) == (9160, 200)
+    (whole,) = asked(archive, "FROM whole('run')")
+    assert whole["energy_j"] == 9160
 
 
 def test_a_session_that_goes_on_in_another_counts_once(stored: Stored) -> None:

@@ -92,7 +92,16 @@ SELECT * FROM (
         CASE WHEN count(energy_j) = count(*) THEN low_of_sum(energy_j, energy_p2_5_j) END AS energy_p2_5_j,
         CASE WHEN count(energy_j) = count(*) THEN high_of_sum(energy_j, energy_p97_5_j) END AS energy_p97_5_j
     FROM counted_wholes() WHERE run = {{run}}
-), (SELECT any_value(cpu_energy_j) AS cpu_energy_j FROM whole('run') WHERE run = {{run}})
+), (
+    -- Of ranks of one host that had the same CPU at the same time the longest counts.
+    SELECT sum_of_all(energy_j) AS cpu_energy_j
+    FROM windows AS mine WHERE run = {{run}} AND kind = 'run' AND of_host(gpu) AND NOT EXISTS (
+        FROM windows AS other WHERE other.run = mine.run AND other.kind = 'run' AND other.gpu = mine.gpu
+            AND other.began_at < mine.began_at + to_microseconds((mine.end_ns - mine.begin_ns) // 1000)
+            AND mine.began_at < other.began_at + to_microseconds((other.end_ns - other.begin_ns) // 1000)
+            AND (other.duration_s, other.session) > (mine.duration_s, mine.session)
+    )
+)
 """  # noqa: S608  (our own)
 _SAVINGS = """
 FROM lasting_savings WHERE run IN ({runs}) UNION ALL
