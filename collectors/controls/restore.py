@@ -170,12 +170,19 @@ def _restore_one(
                 return _look(device, record)
             else:
                 says = _put_back(device, record)
-            if not dry_run:
-                settled = replace(record, limits=Limits(record.limits.found), settled=f"{by}: {says}")
-                file.write(settled)
-            return Outcome(says, left=False)
+            settled = replace(record, limits=Limits(record.limits.found), settled=f"{by}: {says}")
+            return Outcome(says if dry_run else _settle(file, settled, says), left=False)
     except (DeviceError, RefusedError, StorageError) as wrong:
         return Outcome(str(wrong), left=True)
+
+
+def _settle(file: RestoreRecordFile, settled: RestoreRecord, says: str) -> str:
+    """Keep how a record was dealt with. Return what to say: one that cannot be written stays as it is."""
+    try:
+        file.write(settled)
+    except StorageError as wrong:
+        return f"{says} But {wrong}"
+    return says
 
 
 def _propose_default(
@@ -196,10 +203,10 @@ def _propose_default(
     device.set_control(control, default)
     says = f"{gpu}: set to {wanted}, the driver's default: its record is damaged."
     settled, limits = f"{by}: {says}", Limits(default)
-    file.write(
-        RestoreRecord(gpu=gpu, limits=limits, boot_id=boot_id(), time="", settled=settled, control=control)
+    record = RestoreRecord(
+        gpu=gpu, limits=limits, boot_id=boot_id(), time="", settled=settled, control=control
     )
-    return Outcome(says, left=False)
+    return Outcome(_settle(file, record, says), left=False)
 
 
 def _put_back(device: Device, record: RestoreRecord) -> str:

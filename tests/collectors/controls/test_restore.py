@@ -70,6 +70,18 @@ def test_every_gpu_is_restored_once_and_its_record_tells_the_next_collector(
     assert outcomes(tmp_path) == ()
 
 
+def test_a_limit_that_was_restored_beside_a_full_disk_is_not_said_to_be_left(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    left_behind(tmp_path / "restore", gpus[0])
+    (tmp_path / "restore" / f"{gpus[0].gpu}.new").mkdir()  # the record cannot be written
+    said: list[str] = []
+    assert patiently(tmp_path, "simulated:v100x2", said)
+    (says,) = said
+    assert says.startswith(f"{gpus[0].gpu}: {RESTORED} But {tmp_path}/restore/{gpus[0].gpu}.json: could not")
+    assert gpus[0].read_control("power_limit") == FOUND_MW
+
+
 def test_a_clock_is_unlocked_beside_the_limit_and_a_broken_record_of_one_keeps_not_the_other(
     tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
 ) -> None:
