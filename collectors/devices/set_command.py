@@ -18,7 +18,13 @@ from msgspec.structs import replace
 
 from collectors.control import spell_change
 from collectors.device import Bus, Description, Device, DeviceOver, check_clock, check_limit
-from zeus_stream.errors import PermissionMissingError, RetryError, SettingsError, UnsupportedError
+from zeus_stream.errors import (
+    PermissionMissingError,
+    RetryError,
+    SettingsError,
+    UnsupportedError,
+    explaining,
+)
 from zeus_stream.protocol.fields import UNLOCKED, Control
 
 SECONDS = 10.0
@@ -115,10 +121,17 @@ class SetCommandDevice(DeviceOver):
 
     @contextmanager
     def _lock(self, what: str) -> Iterator[IO[bytes]]:
-        """Hold the lock that commands for this device hold. Raises RetryError: one does."""
+        """Hold the lock that commands for this device hold. Raises RetryError: one does.
+
+        Raises PermissionMissingError: it cannot be opened, such as a file that root has made there.
+        """
         gpu = (self._found or self.describe()).gpu
-        self._run.mkdir(parents=True, exist_ok=True)
-        with (self._run / f"{gpu}.set").open("a+b") as file:
+        path = self._run / f"{gpu}.set"
+        cure = f"Let the collector's user write {path}, or remove it."
+        with explaining(PermissionMissingError, f"{gpu}: could not {what}", cure):
+            self._run.mkdir(parents=True, exist_ok=True)
+            opened = path.open("a+b")
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as wrong:

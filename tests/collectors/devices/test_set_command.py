@@ -83,6 +83,14 @@ def test_a_command_that_hangs_is_given_up_and_nothing_is_read_until_it_has_ended
         break
 
 
+def test_a_lock_that_cannot_be_opened_says_so(make: Make, tmp_path: Path) -> None:
+    device = make("true", "{gpu}", "{value}")
+    lock = tmp_path / f"{device.describe().gpu}.set"
+    lock.mkdir()
+    with pytest.raises(PermissionMissingError, match=f"user write {lock}, or remove it"):
+        device.read_control("power_limit")
+
+
 def test_a_command_that_is_not_there_says_so(make: Make) -> None:
     with pytest.raises(
         PermissionMissingError, match=r"/none: No such file or directory\. Correct set_command"
