@@ -418,7 +418,7 @@ def _fail_set(
     if seen is None:
         return _end(state, Ending("device", f"the device failed: {failed.reason}")), said
     if limits.ours(seen, rules.control):
-        limits = Limits(limits.found, seen)
+        limits = limits.read_back(seen) if failed.cause == "device" else Limits(limits.found, seen)
         return replace(state, limits=limits), (WriteRecord(limits), *said)
     return _end(state, OTHER_VALUE), said
 

@@ -12,6 +12,7 @@ from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
 from tests.collectors.test_service import Client, collector
 from tests.gpu.stand_in import Gpu, StandIn
 from tests.waiting import eventually
+from zeus_stream.errors import RetryError
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound
 
@@ -138,14 +139,16 @@ class LateDevice(ArithmeticDevice):
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
-        self.late = False
+        self.late = self.fails = False
         self.waiting: list[int] = []
 
     def set_control(self, control: Control, value: int) -> None:
-        if self.late and control == "power_limit":
-            self.waiting.append(value)
-        else:
+        if not self.late or control != "power_limit":
             super().set_control(control, value)
+            return
+        self.waiting.append(value)
+        if self.fails:
+            raise RetryError(f"{self.gpu}: Timeout.")
 
     def take(self) -> None:
         """Take what was set."""
@@ -154,9 +157,16 @@ class LateDevice(ArithmeticDevice):
             super().set_control("power_limit", value)
 
 
-@pytest.mark.parametrize("asked_w", [150, 199])
+@pytest.mark.parametrize(
+    ("asked_w", "fails"),
+    [
+        pytest.param(150, False, id="another"),
+        pytest.param(199, False, id="one that a driver might round"),
+        pytest.param(150, True, id="after a timeout"),
+    ],
+)
 async def test_a_limit_that_the_driver_takes_after_it_was_read_back_is_still_ours(
-    zeus_dir: Path, asked_w: int
+    zeus_dir: Path, asked_w: int, *, fails: bool
 ) -> None:
     device = LateDevice(0)
     bus = ArithmeticBus(0)
@@ -164,9 +174,9 @@ async def test_a_limit_that_the_driver_takes_after_it_was_read_back_is_still_our
     async with collector(bus, zeus_dir, 1) as client:
         await client.start_run()
         await client.set("c1", 200)
-        device.late = True
-        applied = await client.set("c2", asked_w)
-        assert applied.value == 200 * W, "as read back"
+        device.late, device.fails = True, fails
+        outcome = await client.set("c2", asked_w)
+        assert isinstance(outcome, ControlRefused) if fails else outcome.value == 200 * W, "as read back"
         device.take()
         (ended,) = await client.wait_for(ControlLeaseEnded)
         assert (ended.cause, ended.value) == ("device", 300 * W)
