@@ -315,11 +315,12 @@ class Supervisor:
                 self._take_in_all()
                 self.beat()
                 await anyio.sleep(_TURN_S)
-        await run_sync(self._poller.stop, JOIN_S)
+        ended = await run_sync(self._poller.stop, JOIN_S)
         for watch in self._watches.values():
             watch.do(Stop())
         for watch in self._watches.values():
             if not await run_sync(watch.join, JOIN_S):
+                ended = False
                 _log.error("%s: a call to its driver does not return.", watch.gpu)
         self._take_in_all()
         self.log_readings()
@@ -329,7 +330,8 @@ class Supervisor:
                 gpu,
                 spell(control, state.limits.found),
             )
-        self._mail.close()
+        if ended:  # else a call that returns later is still reported, to nobody
+            self._mail.close()
 
     def _unsettled(self) -> Iterator[tuple[str, Control, lease.ControlState]]:
         """Give GPU, control and state where something of ours may be in force, or is under way."""

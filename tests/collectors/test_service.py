@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from collectors.device import Bus
+from collectors.device import Bus, Sample
 from collectors.devices.rapl import REFRESH_NS, RaplBus
 from collectors.devices.registry import HostBus
 from collectors.log.sqlite import SqliteLog
 from collectors.service import AtSite, collect
-from tests.collectors.devices.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
+from tests.collectors.devices.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus, ArithmeticDevice
 from tests.gpu.powercap import Powercap
 from tests.messages import RELEASE_CONTROL, RUN_STARTED, SET_CONTROL
 from tests.waiting import eventually
@@ -171,6 +171,21 @@ class Client:
 
     def close(self) -> None:
         self._context.destroy(linger=0)
+
+
+class HangingDevice(ArithmeticDevice):
+    """A device whose driver does not return from a read, as long as it is not let; then it is lost."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.hangs, self.hung, self.returns = threading.Event(), threading.Event(), threading.Event()
+
+    def sample(self) -> Sample:
+        if self.hangs.is_set():
+            self.hung.set()
+            assert self.returns.wait(PATIENCE_S)
+            self.lost = True
+        return super().sample()
 
 
 def started(run: str = "r", gpus: tuple[str, ...] = (GPU,)) -> RunStarted:
@@ -641,6 +656,22 @@ async def test_a_driver_gone_mad_stops_the_collector_which_still_puts_everything
     assert "ZeroDivisionError" in repr(failed.value)
     assert bus.devices[0].changes == [250_000, FOUND_MW]
     assert list((zeus_dir / "restore").glob("*.json")) == []
+
+
+async def test_a_call_to_a_driver_that_returns_after_the_collector_has_stopped_is_no_error(
+    zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.controls.supervisor.JOIN_S", 0.05)
+    device = HangingDevice(0)
+    bus = ArithmeticBus(0)
+    bus.devices = (device,)
+    async with collector(bus, zeus_dir, 1):
+        device.hangs.set()
+        await eventually(device.hung.is_set)
+    readers = [thread for thread in threading.enumerate() if thread.name in ("poller", "device 0")]
+    device.returns.set()
+    for thread in readers:
+        thread.join(PATIENCE_S)  # pytest fails the test if one of them raises
 
 
 async def test_the_end_of_a_training_process_ends_its_session_and_its_runs_leases(zeus_dir: Path) -> None:
