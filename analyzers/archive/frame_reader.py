@@ -92,7 +92,8 @@ class FrameReader:
                 ), unfinished AS (
                     FROM began WHERE list_contains($1, log_id)
                         AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
-                        AND NOT (watched AND session IN (SELECT session FROM windows))
+                        AND NOT (watched AND (session IN (SELECT session FROM windows) OR session NOT IN
+                            (SELECT session FROM events WHERE kind IN ('step_boundary', 'window_began'))))
                 ), wanted AS (
                     SELECT log_id, interpreted_offset AS "offset" FROM logs UNION ALL
                     SELECT log_id, "offset" FROM began WHERE run IN (SELECT run FROM unfinished)

@@ -9,8 +9,9 @@ came since the last checkpoint, or all of a run that is open if no checkpoint of
 | `keep_steps_days` | events of steps |
 | for ever | hours; runs, epochs, trials, decisions, commands, savings, tries, gaps, notes |
 
-Frames are removed by the log's offsets: those before the host's last clock reading that is old enough. The
-steps of a run are removed together, and its row of ``savings`` is kept as it was.
+Frames are removed by the log's offsets: those before the host's last clock reading that is old enough, and
+that no younger one precedes. The steps of a run are removed together, and its row of ``savings`` is kept as
+it was.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,10 +38,20 @@ LASTING_EVENTS = (
 )
 """Kinds that are kept for ever: they are few."""
 
-CHECKPOINTS = "SELECT code, log_ids, offsets FROM checkpoints"
+CHECKPOINTS = "SELECT code, sessions, log_ids, offsets FROM checkpoints"
 BEGINNINGS = """SELECT (log_id, "offset") FROM events WHERE kind = 'run_started'"""
 """Frames that are kept for ever: without them, nothing of a run can be interpreted."""
 
+
+_OLD = """
+WITH recent AS (
+    SELECT log_id, min("offset") AS first FROM hosts WHERE wall_ns BETWEEN $1 AND $2 GROUP BY log_id
+)
+SELECT log_id, max("offset") FROM hosts LEFT JOIN recent USING (log_id)
+WHERE wall_ns < $1 AND "offset" < coalesce(first, "offset" + 1) GROUP BY log_id
+"""
+"""The last clock reading of each log that is old, and before those that are not: a clock may have been set
+back for a while."""
 
 Transaction = Callable[[], AbstractContextManager[Connection]]
 """Gives the writer's connection in a transaction. Raises StorageError."""
@@ -58,11 +69,13 @@ def needed(reader: FrameReader, code: str | None) -> Needed:
     """Return what a restart interprets again. ``code``: see `Store.prune`."""
     with reader.cursor() as cursor:
         offsets = reader.replay_since(cursor)
-        for row_code, log_ids, firsts in cursor.execute(CHECKPOINTS).fetchall():
+        known: list[str] = []
+        for row_code, of_row, log_ids, firsts in cursor.execute(CHECKPOINTS).fetchall():
             if code is not None and row_code == code:
+                known += of_row
                 for log_id, offset in zip(log_ids, firsts, strict=True):
                     offsets[log_id] = max(offsets.get(log_id, offset), offset)
-        sessions = reader.sessions_to_replay(cursor)
+        sessions = [*known, *reader.sessions_to_replay(cursor, offsets)]
     return Needed({log_id: reader.lead(log_id, offset) for log_id, offset in offsets.items()}, sessions)
 
 
@@ -88,7 +101,7 @@ def _old(
 ) -> Iterator[tuple[str, datetime, str]]:
     """Yield tables, the time before which rows of them are removed, and the condition for it."""
     if settings.keep_readings_days:
-        _cut(connection, "cut_readings", round(wall_ns - settings.keep_readings_days * DAY_NS), keep.offsets)
+        _cut(connection, "cut_readings", settings.keep_readings_days, wall_ns, keep.offsets)
         before = now - timedelta(days=settings.keep_readings_days)
         old = f"read_at < TIMESTAMP '{before}' OR read_at IS NULL"
         yield "readings", before, f"({old}) AND {_before('cut_readings')}"
@@ -105,7 +118,7 @@ def _old(
             yield table, before, f"began_at < TIMESTAMP '{before}'"
     if settings.keep_steps_days:
         before = now - timedelta(days=settings.keep_steps_days)
-        _cut(connection, "cut_events", round(wall_ns - settings.keep_steps_days * DAY_NS), keep.offsets)
+        _cut(connection, "cut_events", settings.keep_steps_days, wall_ns, keep.offsets)
         kinds = ", ".join(f"'{kind}'" for kind in LASTING_EVENTS)
         yield "events", before, f"kind NOT IN ({kinds}) AND {_before('cut_events')}"
         _keep_savings(connection, before, keep.sessions)
@@ -114,11 +127,11 @@ def _old(
         yield "windows", before, f"kind IN ('step', 'window') AND {old}"
 
 
-def _cut(connection: Connection, variable: str, wall_ns: int, first: Mapping[str, int]) -> None:
+def _cut(
+    connection: Connection, variable: str, kept_days: float, wall_ns: int, first: Mapping[str, int]
+) -> None:
     """Set a variable to the offset of each log before which frames are old and not needed."""
-    rows = connection.execute(
-        'SELECT log_id, max("offset") FROM hosts WHERE wall_ns < $1 GROUP BY log_id', [wall_ns]
-    ).fetchall()
+    rows = connection.execute(_OLD, [round(wall_ns - kept_days * DAY_NS), wall_ns]).fetchall()
     cut = {log_id: min(offset, first.get(log_id, offset)) for log_id, offset in rows}
     names, offsets = list(cut), list(cut.values())
     connection.execute(f"SET VARIABLE {variable} = map($1::VARCHAR[], $2::BIGINT[])", [names, offsets])

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.memory_rows import read_removed_runs
 from analyzers.results.readings import READING
-from analyzers.results.rows import CheckpointRow, MetricRow
+from analyzers.results.rows import CheckpointRow, Derived, MetricRow
 from analyzers.service.commits import words
 from tests.analyzers.archives import (
     BOOTED_NS,
@@ -18,6 +18,7 @@ from tests.analyzers.archives import (
     LOG,
     RUN,
     SECOND,
+    STARTED,
     A,
     B,
     ask,
@@ -28,7 +29,7 @@ from tests.analyzers.archives import (
     readings,
     rows,
 )  # fmt: skip
-from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
@@ -68,6 +69,14 @@ def with_end(archive: DuckdbFile) -> None:
         len(stored), Notes((ClockAnchored(200 * SECOND, BOOTED_NS + 200 * SECOND, 9),)), t_ns=200 * SECOND
     )
     archive.put([[*stored, late]], rows(), {LOG: len(stored) + 1})
+
+
+def checkpoint(offset: int, *sessions: str) -> CheckpointRow:
+    """Return a checkpoint from which the log is interpreted again from an offset on."""
+    return CheckpointRow(
+        name="analyzer", number=1, start=1, wall_ns=1, code="this", signature=b"", runs=sessions,
+        sessions=sessions, log_ids=(LOG,), offsets=(offset,), state=b"", live=b"",
+    )  # fmt: skip
 
 
 def test_each_gpu_has_its_energy_by_second_minute_and_hour(archive: DuckdbFile) -> None:
@@ -168,12 +177,7 @@ def test_nothing_goes_that_a_restart_interprets_again(archive: DuckdbFile) -> No
 def test_readings_of_a_run_that_is_open_for_weeks_go_up_to_its_last_checkpoint(archive: DuckdbFile) -> None:
     stored = world()
     unfinished = [row for row in rows() if getattr(row, "kind", "") != "run"]
-    checkpoint = CheckpointRow(
-        name="analyzer", number=1, start=1, wall_ns=1, code="this",
-        signature=b"", runs=(RUN.run,), sessions=(RUN.session,),
-        log_ids=(LOG,), offsets=(100,), state=b"", live=b"",
-    )  # fmt: skip
-    archive.put([stored], [*unfinished, checkpoint], {LOG: len(stored)})
+    archive.put([stored], [*unfinished, checkpoint(100, RUN.session)], {LOG: len(stored)})
     last = ClockAnchored(200 * SECOND, BOOTED_NS + 200 * SECOND, 9)
     archive.put([[frame(len(stored), Notes((last,)), t_ns=200 * SECOND)]], [], {LOG: 100})
     whole = {each.offset for page in archive.replay({LOG: 100}) for each, _ in page}
@@ -224,3 +228,45 @@ def test_readings_are_placed_by_the_clock_that_was_known_then(archive: DuckdbFil
     assert ask(archive, "SELECT max(read_at)::VARCHAR FROM samples WHERE t_hi_ns > 200e9") == [
         ("2025-12-31 23:03:21.901",)
     ]
+
+
+def test_a_host_whose_clock_is_wrong_after_a_boot_loses_nothing_early(archive: DuckdbFile) -> None:
+    """A board without a battery begins at 1970 until it has asked the network."""
+    with_end(archive)
+    end = ask(archive, "SELECT next_offset FROM logs")[0][0]
+    clocks = 5 * SECOND, BOOTED_NS + 6 * SECOND
+    late = [
+        frame(end + n, Notes((ClockAnchored(5 * SECOND, wall_ns, 9),)), t_ns=5 * SECOND)
+        for n, wall_ns in enumerate(clocks)
+    ]
+    archive.put([late], [], {LOG: end + 2})
+    assert archive.prune(KEPT, at(1)) == {}
+    assert set(archive.prune(KEPT, at(8))) == {"readings", "frames"}
+
+
+@pytest.mark.parametrize("code", ["this", "another"])
+def test_a_session_that_measured_nothing_keeps_no_steps(archive: DuckdbFile, code: str) -> None:
+    """One that only watches has no row of a whole run. It was taken for open, for ever."""
+    watched = replace(STARTED, run="watched", world_size=0)
+    ended = replace(RUN, session="watched", run="watched", world_size=0, ended_ns=SECOND, ended_how="ended")
+    begun = frame(0, Events("watched", 0, 1000, 7, (watched,)), t_ns=0)
+    stored = [begun, *((replace(each, offset=each.offset + 1), body) for each, body in world())]
+    end = len(stored)
+    stored.append(frame(end, Notes((ClockAnchored(200 * SECOND, BOOTED_NS + 200 * SECOND, 9),))))
+    archive.put([stored], [*rows(), ended, checkpoint(end + 1)], {LOG: end + 1})
+    assert {"windows", "events"} < set(archive.prune(KEPT, at(91), code))
+
+
+def test_steps_of_runs_since_a_run_that_goes_on_are_kept_no_longer_than_others(archive: DuckdbFile) -> None:
+    serving = replace(STARTED, run="serving")
+    begun = frame(0, Events("serving", 0, 1000, 7, (serving,)), t_ns=0)
+    stored = [begun, *((replace(each, offset=each.offset + 1), body) for each, body in world())]
+    end = len(stored)
+    stored.append(frame(end, Notes((ClockAnchored(200 * SECOND, BOOTED_NS + 200 * SECOND, 9),))))
+    open_still: list[Derived] = [
+        replace(RUN, session="serving", run="serving"),
+        checkpoint(end + 1, "serving"),
+    ]
+    archive.put([stored], [*rows(), *open_still], {LOG: end + 1})
+    assert "windows" not in archive.prune(KEPT, at(91), "another")
+    assert "windows" in archive.prune(KEPT, at(91), "this")
