@@ -120,7 +120,6 @@ class Timeline:
     # ---- what was read ---------------------------------------------------------------------------------
 
     def add(self, rows: npt.NDArray[np.void]) -> None:
-        self.gone = None
         if len(self._inbox) + rows.nbytes > UNREAD * READING_BYTES:
             self._read()
         if len(rows) > UNREAD:

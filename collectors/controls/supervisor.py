@@ -357,6 +357,7 @@ class Supervisor:
             case Gone(t_ns, reason):
                 if guard is not None:
                     guard.there = False
+                self.log_readings()  # what was read before comes first
                 self._journal.say(DeviceGone(t_ns, watch.gpu, reason[:2000]))
             case Happened(t_ns, control, event):
                 if guard is not None:

@@ -386,6 +386,27 @@ async def test_a_lost_device_ends_alone_and_is_taken_up_again(zeus_dir: Path) ->
     assert all(device.closed for device in bus.devices)
 
 
+async def test_what_was_read_of_a_device_is_logged_before_its_loss(zeus_dir: Path) -> None:
+    """Logged later, it said that the device was back: windows waited, and gave its loss for other gaps."""
+    bus = ArithmeticBus(1)
+    async with collector(bus, zeus_dir, 1) as client:
+        for times in range(1, 4):
+            await client.wait_for(DeviceFound, times)
+            known = len(rows_of(await client.frames(), 0))
+            while len(rows_of(await client.frames(), 0)) == known:
+                await anyio.sleep(0.01)
+            bus.devices[0].lost = True
+            await client.wait_for(DeviceGone, times)
+            bus.devices[0].lost = False
+        frames = await client.frames()
+    gone: DeviceGone | None = None
+    for each in frames:
+        notes = notes_of(each)
+        gone = next((note for note in notes if isinstance(note, DeviceGone)), gone)
+        gone = None if any(isinstance(note, DeviceFound) for note in notes) else gone
+        assert gone is None or not len(rows_of([each], 0))
+
+
 # ---- events ----------------------------------------------------------------------------------------
 
 
