@@ -44,8 +44,9 @@ from zeus_stream.protocol.snapshots import (
     Totals,
 )
 
-SILENT_NS = 3_000_000_000
-"""A GPU without a reading for so long, or for `SILENT_PAUSES` of its usual pauses, is silent."""
+SILENT_NS = 7_000_000_000
+"""A GPU without a reading for so long, or for `SILENT_PAUSES` of its usual pauses, is silent: one that
+goes to rest is read every 5.4 s from then on."""
 SILENT_PAUSES = 3
 PASSES_NS = 60_000_000_000
 """A GPU whose host sent nothing for so long may be named by another host."""

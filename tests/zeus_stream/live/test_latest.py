@@ -114,8 +114,8 @@ def test_what_a_device_does_not_say_is_none_and_never_0() -> None:
 @pytest.mark.parametrize(
     ("seconds", "state"),
     [
-        pytest.param(2, "there", id="a reading of 2 s ago"),
-        pytest.param(4, "silent", id="no reading for 4 s"),
+        pytest.param(6, "there", id="beside others, it has gone to rest"),
+        pytest.param(8, "silent", id="no reading for 8 s"),
     ],
 )
 def test_a_gpu_without_readings_is_silent_and_its_power_is_not_added(seconds: int, state: str) -> None:
@@ -149,7 +149,7 @@ def test_a_gpu_at_rest_is_there_as_long_as_its_collector_says_so() -> None:
         heard(latest, at=second * S)
     assert latest.devices["GPU-0"].state(7 * S) == "there"
     assert latest.devices["GPU-0"].age_ns(7 * S) == 6 * S, "of its reading"
-    assert latest.devices["GPU-0"].state(10 * S) == "silent", "as soon as one that is read each refresh"
+    assert latest.devices["GPU-0"].state(14 * S) == "silent", "as soon as one read each refresh"
 
 
 def test_readings_from_the_archive_have_no_age_and_are_silent() -> None:
