@@ -114,7 +114,7 @@ print(sum(waits[1:]) < waits[0], power.get_power(), power.get_power_timeline("de
 
 def test_a_script_for_zeus_goes_on_without_its_services(zeus_dir: Path) -> None:
     """Each window waited for 10 s and logged a line, and readings raised an error into the training."""
-    done = run(zeus_dir, "-c", KILLED, env=SIMULATED)
+    done = run(zeus_dir, "-c", KILLED, env={**SIMULATED, "ZEUS_STREAM_FLUSH_S": "1"})
     assert (done.returncode, done.stdout) == (0, "True None {0: []}\n"), done.stderr
     assert done.stderr.count("window 'epoch': its energy is not known") == 1, done.stderr
     assert done.stderr.count("readings are not known: analyzer") == 1, done.stderr
