@@ -35,8 +35,8 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.package_version import VERSION
 from zeus_stream.paths import Places, places
+from zeus_stream.questions.run_questions import last_run
 from zeus_stream.screens.html.document import run_report
-from zeus_stream.screens.html.questions import last_run
 from zeus_stream.screens.text.run_cost import saving_facts
 from zeus_stream.screens.text.tables import write
 from zeus_stream.transport.client import Connection, status

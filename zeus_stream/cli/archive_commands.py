@@ -258,7 +258,7 @@ def _echo_files(files: Iterable[Path]) -> None:
 def _report_site(ask: "Ask", since: str, until: str | None, files: "ReportFiles") -> None:
     """Write the report of a period to files, or as JSON to the terminal."""
     from zeus_stream import __version__
-    from zeus_stream.screens.html.questions import answered
+    from zeus_stream.questions.asking import answered
     from zeus_stream.screens.site.period import find_period
     from zeus_stream.screens.site.site_report import site_report, site_summary
     from zeus_stream.screens.text.run_cost import write_json
@@ -281,7 +281,7 @@ def _report_run(
 ) -> None:
     """Print the cost of a run, as text or as JSON."""
     from zeus_stream.cli.screens.report_files import no_run
-    from zeus_stream.screens.html.questions import last_run
+    from zeus_stream.questions.run_questions import last_run
     from zeus_stream.screens.text.run_cost import print_summary, print_words, summarize, write_summary
 
     name = run or last_run(ask)

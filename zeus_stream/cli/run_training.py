@@ -103,7 +103,7 @@ def _report(
     signals: Signals,
 ) -> None:
     """Print what a command cost, or why not. Raises ZeusStreamError; Late and Left end the wait."""
-    from zeus_stream.screens.html.questions import COMMAND
+    from zeus_stream.questions.run_questions import COMMAND
     from zeus_stream.screens.text.run_cost import ended_by, print_summary, print_unpublished
 
     failed = ended_by(code) if code else None

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from zeus_stream.screens.html.questions import answered
+from zeus_stream.questions.asking import answered
 from zeus_stream.screens.site.period import Period
 from zeus_stream.screens.site.site_report import whole_hosts
 

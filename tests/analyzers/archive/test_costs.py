@@ -14,7 +14,7 @@ from analyzers.state_files.signal_files import of_country
 from tests.analyzers.archive.test_queries import FOLDER
 from tests.analyzers.archive.test_waste import CLOSED, EPOCH, STEPS, WHOLE
 from tests.analyzers.archives import BOOTED_NS, GPU, SECOND, asked, opened
-from zeus_stream.screens.html.questions import WHOLE as ENERGY
+from zeus_stream.questions.run_questions import WHOLE as ENERGY
 from zeus_stream.screens.html.site_panels import JOBS
 from zeus_stream.settings import Settings
 from zeus_stream.views.costs import SIGNALS_NOW, cost_words

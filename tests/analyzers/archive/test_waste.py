@@ -26,7 +26,7 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.protocol.frames import Events
-from zeus_stream.screens.html.questions import WHOLE as ENERGY
+from zeus_stream.questions.run_questions import WHOLE as ENERGY
 
 Waste = dict[str, dict[str, Any]]
 Stored = Callable[[Sequence[Row]], DuckdbFile]

@@ -19,9 +19,10 @@ from tests.zeus_stream.screens.web.asking import ask
 from tests.zeus_stream.views.scenes import SCENES, Answer, Scene, stored
 from zeus_stream.integrations.trackers import TrackedPoints
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.questions.asking import answered
+from zeus_stream.questions.run_questions import find_run_rows
 from zeus_stream.screens.html.document import run_report
 from zeus_stream.screens.html.hour_panel import find_hour
-from zeus_stream.screens.html.questions import answered, find_run_rows
 from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.metrics.metrics import Family, gpu_families, service_families
 from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS, OtelSender

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from zeus_stream.errors import RefusedError, SettingsError, StorageError, explaining
 from zeus_stream.package_version import VERSION
+from zeus_stream.questions.run_questions import last_run
 from zeus_stream.screens.html.document import Report, run_report
-from zeus_stream.screens.html.questions import last_run
 from zeus_stream.service_packages import install_command
 from zeus_stream.settings import Settings, spelled
 

@@ -21,8 +21,8 @@ from zeus_stream.bench.student import student_quantile
 from zeus_stream.cli.options import QUERY, Command, Duration, ask_sql, settings_options
 from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.paths import places
+from zeus_stream.questions.run_questions import TIMES
 from zeus_stream.quoting import quoted
-from zeus_stream.screens.html.questions import TIMES
 from zeus_stream.settings import Settings
 from zeus_stream.views.quantity import Quantity, counted, ends
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from zeus_stream.questions.asking import Asking, answered
+from zeus_stream.questions.run_questions import PageRun, find_run
 from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, plain, section, table
-from zeus_stream.screens.html.questions import Asking, PageRun, answered, find_run
 from zeus_stream.screens.html.run_panels import RUN_PANELS, DrawPanel, power, result
 from zeus_stream.views.quantity import counted
 from zeus_stream.views.run_view import end_words

@@ -2,10 +2,11 @@
 
 from msgspec.structs import replace
 
+from zeus_stream.questions.asking import Asking
+from zeus_stream.questions.run_questions import find_last, find_savings
 from zeus_stream.quoting import quoted_list
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, as_is, plain, quantity, table
-from zeus_stream.screens.html.questions import Asking, find_last, find_savings
 from zeus_stream.screens.html.site_panels import run_link
 from zeus_stream.screens.svg.series_chart import COLOURS
 from zeus_stream.screens.svg.site_charts import power_layers, sparkline

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from zeus_stream.questions.asking import Asking, Row, Rows
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.questions import Asking, Row, Rows
 from zeus_stream.screens.svg.bars import bar
 from zeus_stream.screens.text.words import WORDS
 from zeus_stream.views.quantity import (

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from msgspec import convert
 from msgspec.structs import asdict
 
+from zeus_stream.questions.asking import Asking, Row, Rows
+from zeus_stream.questions.run_questions import PageRun
 from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, table
-from zeus_stream.screens.html.questions import Asking, PageRun, Row, Rows
 from zeus_stream.screens.svg.frontier_chart import ChartedChoice, frontier_chart
 from zeus_stream.screens.svg.pipeline_charts import Bar, bubble_chart
 from zeus_stream.views.costs import SIGNALS_NOW

@@ -5,12 +5,13 @@ A new panel is one function and one entry of `RUN_PANELS`.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from zeus_stream.questions.asking import Asking, Rows
+from zeus_stream.questions.power_question import Power, find_power
+from zeus_stream.questions.run_questions import PageRun, find_costs, find_run_rows, find_trials
 from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, TablePanel, facts, figures, plain, table
 from zeus_stream.screens.html.pipeline_panels import pipeline
-from zeus_stream.screens.html.power_question import Power, find_power
-from zeus_stream.screens.html.questions import Asking, PageRun, Rows, find_costs, find_run_rows, find_trials
 from zeus_stream.screens.html.site_panels import waste_panel
 from zeus_stream.screens.html.swings_panel import run_swings
 from zeus_stream.screens.svg.frontier_chart import frontier_chart, trial_points

@@ -5,6 +5,8 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from zeus_stream.questions.asking import Asking, Row, Rows
+from zeus_stream.questions.run_questions import TIMES, PageGpu, find_savings
 from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import (
@@ -20,7 +22,6 @@ from zeus_stream.screens.html.panels import (
     quantity,
     table,
 )
-from zeus_stream.screens.html.questions import TIMES, Asking, PageGpu, Row, Rows, find_savings
 from zeus_stream.views.costs import SIGNALS_NOW, money
 from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
 from zeus_stream.views.run_view import STOPPED

@@ -1,9 +1,10 @@
 """The swings of the power of a run, or of the site: a spectrum from the readings of two minutes. Pure."""
 
+from zeus_stream.questions.asking import Asking
+from zeus_stream.questions.run_questions import PageRun
 from zeus_stream.quoting import quoted
 from zeus_stream.screens.html.elements import element
 from zeus_stream.screens.html.panels import PagePanel
-from zeus_stream.screens.html.questions import Asking, PageRun
 from zeus_stream.screens.svg.axes import Axis
 from zeus_stream.screens.svg.series_chart import ChartSeries, series_chart
 from zeus_stream.views.site_view import SWINGS, swings_of_rows

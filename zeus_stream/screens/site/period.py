@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from zeus_stream.errors import SettingsError
-from zeus_stream.screens.html.questions import Asking, find_last
+from zeus_stream.questions.asking import Asking
+from zeus_stream.questions.run_questions import find_last
 
 _HOUR_NS = 3_600_000_000_000
 _UNIT_NS = {"h": _HOUR_NS, "d": 24 * _HOUR_NS, "w": 7 * 24 * _HOUR_NS}

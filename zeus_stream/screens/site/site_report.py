@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from zeus_stream.questions.asking import Asking, Row, Rows, answered
 from zeus_stream.screens.html.document import Report, ask_panels, report_of, sources
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, facts, plain, table
-from zeus_stream.screens.html.questions import Asking, Row, Rows, answered
 from zeus_stream.screens.html.site_panels import (
     BY_JOB,
     CAUSES,

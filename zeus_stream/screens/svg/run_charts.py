@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
+from zeus_stream.questions.power_question import PowerPoint
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.svg.axes import Axis, ChartFrame, drawing, frame, number, round_values
 from zeus_stream.screens.svg.frontier_chart import HEIGHT, WIDTH
@@ -13,19 +12,6 @@ WIDE, TALL = 760, 230
 """Size of the chart over time, in units of the drawing."""
 SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800)
 """Round distances between two ticks of time."""
-
-
-class PowerPoint(Struct, frozen=True, kw_only=True):
-    """One bucket of the chart over time. A figure that is not known is None."""
-
-    begin_s: float
-    end_s: float
-    mean_w: float | None
-    """From the energy counter: times the width, it is the energy."""
-    least_w: float | None
-    most_w: float | None
-    """Of the power sensor in the bucket."""
-    limit_w: float | None
 
 
 def elapsed(seconds: float) -> str:

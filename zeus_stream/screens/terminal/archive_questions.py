@@ -5,8 +5,9 @@ from msgspec import convert
 from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.live.source import LiveSource
 from zeus_stream.protocol.snapshots import GapNow
+from zeus_stream.questions.asking import answered_by
+from zeus_stream.questions.run_questions import find_run_rows, find_trials
 from zeus_stream.quoting import quoted
-from zeus_stream.screens.html.questions import answered_by, find_run_rows, find_trials
 from zeus_stream.screens.terminal.history import KEPT_S
 from zeus_stream.screens.terminal.panels.run_page import MOST_GAPS, MOST_WINDOWS, Details, Row
 from zeus_stream.views.costs import SIGNALS_NOW

@@ -12,8 +12,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from rich.text import Text
 
+from zeus_stream.questions.asking import Rows, answered, together
+from zeus_stream.questions.run_questions import find_run_rows, find_trials
 from zeus_stream.quoting import quoted
-from zeus_stream.screens.html.questions import Rows, answered, find_run_rows, find_trials, together
 from zeus_stream.screens.text.tables import console_of, print_facts, print_rows, write, write_text
 from zeus_stream.screens.text.words import explained
 from zeus_stream.service_packages import install_command

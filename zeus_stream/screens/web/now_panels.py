@@ -5,9 +5,9 @@ from typing import Any
 from urllib.parse import quote
 
 from zeus_stream.protocol.snapshots import GapNow, Snapshot
+from zeus_stream.questions.asking import Rows
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, as_is, facts, plain, quantity, table
-from zeus_stream.screens.html.questions import Rows
 from zeus_stream.screens.html.run_panels import draw_trials, saving_items
 from zeus_stream.screens.html.site_panels import run_link
 from zeus_stream.screens.svg.bars import bar, strip

@@ -8,7 +8,7 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from zeus_stream.errors import RefusedError
-from zeus_stream.screens.html.questions import Asking, Rows, answered_by, go_on, together
+from zeus_stream.questions.asking import Asking, Rows, answered_by, go_on, together
 
 if TYPE_CHECKING:
     import pyarrow as pa

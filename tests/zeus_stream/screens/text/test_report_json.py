@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from tests.analyzers import archives
 from tests.zeus_stream.screens.asked_archive import Answer, asked_archive
 from zeus_stream.errors import SettingsError
-from zeus_stream.screens.html.questions import answered, find_last
+from zeus_stream.questions.asking import answered
+from zeus_stream.questions.run_questions import find_last
 from zeus_stream.screens.site.period import Period, find_period
 from zeus_stream.screens.site.site_report import site_summary
 from zeus_stream.screens.text.run_cost import summarize, write_json, write_summary

@@ -14,7 +14,7 @@ from analyzers.results.rows import GapRow, Row
 from tests.analyzers import archives
 from tests.analyzers.archives import GPU_LIMIT
 from tests.empty_archive import archive_at
-from zeus_stream.screens.html.questions import last_run
+from zeus_stream.questions.run_questions import last_run
 from zeus_stream.screens.text.run_cost import Summary, print_summary, summarize
 from zeus_stream.screens.text.words import explained
 from zeus_stream.settings import Settings

@@ -15,13 +15,14 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from zeus_stream.errors import RefusedError, ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.questions.asking import Rows
+from zeus_stream.questions.power_question import MAX_PX, Power, find_power
+from zeus_stream.questions.run_questions import find_gpus, find_run
 from zeus_stream.quoting import quoted, quoted_list
 from zeus_stream.screens.html.document import standalone
 from zeus_stream.screens.html.elements import Markup
 from zeus_stream.screens.html.hour_panel import hour
 from zeus_stream.screens.html.panels import section
-from zeus_stream.screens.html.power_question import MAX_PX, Power, find_power
-from zeus_stream.screens.html.questions import Rows, find_gpus, find_run
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_text, result
 from zeus_stream.screens.metrics.metrics import service_families, up_family
 from zeus_stream.screens.metrics.prometheus import CONTENT_TYPE, text

@@ -10,21 +10,13 @@ from starlette.responses import HTMLResponse, Response
 
 from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.questions.asking import Asking, Rows
+from zeus_stream.questions.run_questions import PageGpu, PageRun, find_first, find_gpus, find_last, find_run
 from zeus_stream.quoting import quoted
 from zeus_stream.screens.html import site_panels
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.hour_panel import hour
 from zeus_stream.screens.html.panels import PagePanel, section
-from zeus_stream.screens.html.questions import (
-    Asking,
-    PageGpu,
-    PageRun,
-    Rows,
-    find_first,
-    find_gpus,
-    find_last,
-    find_run,
-)
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_key, result
 from zeus_stream.screens.html.site_panels import EARLIER, LATEST, NO_RUN, gpu_panels, recent_runs
 from zeus_stream.screens.html.swings_panel import site_swings

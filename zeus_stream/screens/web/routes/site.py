@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from zeus_stream.errors import ZeusStreamError
+from zeus_stream.questions.asking import Rows
 from zeus_stream.screens.html.elements import Markup
-from zeus_stream.screens.html.questions import Rows
 from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.site.job_belief import JobBelief
 from zeus_stream.screens.web.now_feed import NowFeed

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeus_stream.screens.html.power_question import bucket_ns, find_power
-from zeus_stream.screens.html.questions import PageGpu, answered
+from zeus_stream.questions.asking import answered
+from zeus_stream.questions.power_question import bucket_ns, find_power
+from zeus_stream.questions.run_questions import PageGpu
 
 MS = 1_000_000
 BOOTED_NS = 1_700_000_000_000_000_000

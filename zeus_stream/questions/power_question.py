@@ -10,9 +10,9 @@ from math import ceil
 
 from msgspec import Struct
 
+from zeus_stream.questions.asking import Asking, Rows
+from zeus_stream.questions.run_questions import PageGpu
 from zeus_stream.quoting import quoted, quoted_list
-from zeus_stream.screens.html.questions import Asking, PageGpu, Rows
-from zeus_stream.screens.svg.run_charts import PowerPoint
 from zeus_stream.views.site_view import HELD_S
 
 MAX_PX = 4000
@@ -26,6 +26,19 @@ REACH_NS = 2_000_000_000
 LOGGED_NS = 60_000_000_000
 """Longest time from a reading to its log."""
 S = 1_000_000_000
+
+
+class PowerPoint(Struct, frozen=True, kw_only=True):
+    """One bucket of the chart over time. A figure that is not known is None."""
+
+    begin_s: float
+    end_s: float
+    mean_w: float | None
+    """From the energy counter: times the width, it is the energy."""
+    least_w: float | None
+    most_w: float | None
+    """Of the power sensor in the bucket."""
+    limit_w: float | None
 
 
 class Power(Struct, frozen=True, kw_only=True):

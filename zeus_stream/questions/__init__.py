@@ -1,0 +1,1 @@
+"""Questions to the archive: SQL and the rows it gives, for all screens."""
