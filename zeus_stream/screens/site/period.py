@@ -25,8 +25,8 @@ class Period(Struct, frozen=True):
     @property
     def runs(self) -> str:
         """SQL for the runs that began in it."""
-        begin_ns, end_ns = self.begin_ns, self.end_ns
-        return f"SELECT run FROM sessions WHERE began_wall_ns >= {begin_ns} AND began_wall_ns < {end_ns}"  # noqa: S608  (numbers)
+        began = f"min(began_wall_ns) BETWEEN {self.begin_ns} AND {self.end_ns - 1}"
+        return f"SELECT run FROM sessions WHERE world_size > 0 GROUP BY run HAVING {began}"  # noqa: S608  (numbers)
 
 
 def find_period(since: str, until: str | None) -> Asking[Period]:

@@ -114,6 +114,19 @@ def test_a_wrong_period_is_a_sentence(answer: Answer, text: str) -> None:
         answered(find_period("7d", text), answer)
 
 
+def test_a_run_of_many_processes_is_one_run_of_the_period_in_which_it_began(tmp_path: Path) -> None:
+    """Two ranks, and one that was resumed after the end of the period."""
+    began_ns = archives.RUN.began_wall_ns
+    ranks = [replace(archives.RUN, session=f"rank-{n}", rank=n, began_wall_ns=began_ns + n) for n in (1, 99)]
+    with asked_archive(tmp_path, ranks) as ask:
+        first, next_one = (
+            site_summary(ask, Period(begin_ns, end_ns), "1.0")
+            for begin_ns, end_ns in ((0, began_ns + 9), (began_ns + 9, 2 * began_ns))
+        )
+    assert (first["runs"], first["energy_j"], first["gpu_h"]) == (1, 12_000, pytest.approx(2 * 40 / 3600))
+    assert (next_one["runs"], next_one["energy_j"]) == (0, None)
+
+
 def test_a_period_has_the_runs_that_began_in_it(answer: Answer) -> None:
     began_ns = archives.RUN.began_wall_ns
     for period, runs in (
