@@ -105,7 +105,7 @@ def script(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a script in a setup; with the block it ends, and what it started. ``more``: of its environment."""
     command, given = [python, "-c", text, *arguments], environment(where, **more)
-    running = subprocess.Popen(command, env=given, start_new_session=True)
+    running = subprocess.Popen(command, env=given, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         yield running
     finally:
