@@ -6,10 +6,13 @@ others find it done. A record that was dealt with stays, marked as settled, unti
 logged it.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from queue import Queue
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +35,8 @@ from zeus_stream.protocol.fields import Control
 
 LOCK_S = 1.0
 """Wait at most this long for another restorer; it has one call to a device to make."""
+HANG_NS = 5_000_000_000
+"""A device that takes longer is left to its thread."""
 NO_PROFILE = 0
 """What a driver requests by default."""
 PATIENCE_S = 60.0
@@ -39,6 +44,10 @@ PATIENCE_S = 60.0
 AGAIN_S = 0.05
 AGAIN_MOST_S = 2.0
 """Between two tries: AGAIN_S, twice that, ... up to this."""
+
+
+Recorded: TypeAlias = tuple[str, Control]
+"""A GPU and a control that have a record."""
 
 
 class Outcome(Struct, frozen=True):
@@ -50,23 +59,110 @@ class Outcome(Struct, frozen=True):
     """Something of ours may be in force still."""
 
 
-def restore(
-    bus: Bus, records: Path, *, by: str, dry_run: bool = False, default: bool = False
-) -> tuple[Outcome, ...]:
-    """Restore once what every record in a directory says, and return an outcome for each not yet settled.
+class Restorer:
+    """Restores devices, each in a thread of its own: one whose driver hangs keeps no other waiting."""
 
-    ``by``: who restores, as the next collector will log it. ``default``: set the driver's default limit where
-    a damaged record does not say what was found. Raises StorageError: the directory cannot be listed.
-    """
-    recorded = _recorded(records)
-    if not recorded:
-        return ()
-    devices, missing = _devices(bus)
-    outcomes = (
-        _restore_one(records, gpu, control, devices.get(gpu), missing, by, dry_run=dry_run, default=default)
-        for gpu, control in recorded
-    )
-    return tuple(outcome for outcome in outcomes if outcome is not None)
+    def __init__(
+        self, bus: Bus, records: Path, *, by: str, dry_run: bool = False, default: bool = False
+    ) -> None:
+        """``by``: who restores, as the next collector will log it.
+
+        ``default``: set the driver's default limit where a damaged record does not say what was found.
+        """
+        self._bus, self._records, self._by = bus, records, by
+        self._dry_run, self._default = dry_run, default
+        self._threads: dict[int, threading.Thread] = {}
+        """By the identity of the bus's device."""
+        self._answers: Queue[tuple[Recorded, Outcome | None]] = Queue()
+        self._missing = ""
+        """Why a device may be missing."""
+        self._failure: Exception | None = None
+
+    def restore(self) -> tuple[Outcome, ...]:
+        """Restore once what every record says, and return an outcome for each not yet settled.
+
+        Raises StorageError: the directory cannot be listed.
+        """
+        recorded = _recorded(self._records)
+        if not recorded:
+            return ()
+        self._begin(recorded)
+        end_ns = monotonic_ns() + HANG_NS
+        for thread in self._threads.values():
+            thread.join(max(0, end_ns - monotonic_ns()) / 1e9)
+        hangs = any(thread.is_alive() for thread in self._threads.values())
+        if self._failure is not None:
+            raise self._failure
+        answers: dict[Recorded, Outcome | None] = dict.fromkeys(recorded)
+        silent = set(recorded)
+        while not self._answers.empty():
+            key, outcome = self._answers.get()
+            answers[key] = outcome
+            silent.discard(key)
+        for gpu, control in silent:
+            says = f"{gpu}: could not be restored: a call to a driver does not return. It is waited for."
+            answers[gpu, control] = (
+                Outcome(says, left=True) if hangs else self._restore_one(gpu, control, None)
+            )
+        return tuple(outcome for outcome in answers.values() if outcome is not None)
+
+    def _begin(self, recorded: list[Recorded]) -> None:
+        """Start a thread for each device that none is at work on."""
+        self._missing = "no such GPU is there. It is restored when it is back and a collector starts"
+        try:
+            devices = self._bus.discover()
+        except DeviceError as wrong:
+            self._missing = str(wrong).rstrip(".")
+            return
+        for device in devices:
+            before = self._threads.get(id(device))
+            if before is None or not before.is_alive():
+                # A daemon: the process ends though a driver hangs.
+                thread = threading.Thread(target=self._restore_device, args=(device, recorded), daemon=True)
+                self._threads[id(device)] = thread
+                thread.start()
+
+    def _restore_device(self, device: Device, recorded: list[Recorded]) -> None:
+        try:
+            gpu = device.describe().gpu
+            for each, control in recorded:
+                if each == gpu:
+                    self._answers.put(((gpu, control), self._restore_one(gpu, control, device)))
+        except DeviceError as wrong:
+            self._missing = str(wrong).rstrip(".")
+        except Exception as wrong:  # noqa: BLE001  (`restore` raises it)
+            self._failure = wrong
+
+    def _restore_one(self, gpu: str, control: Control, device: Device | None) -> Outcome | None:
+        """Deal with one record. None: another restorer has done so."""
+        try:
+            with closing(RestoreRecordFile(self._records, gpu, LOCK_S)) as file:
+                try:
+                    record = file.read(control)
+                except DamagedRecordError as wrong:
+                    if device is None:
+                        raise LostError(
+                            f"{gpu}: its restore record is damaged, and {self._missing}."
+                        ) from wrong
+                    asks = self._by if self._default and not self._dry_run else None
+                    return _propose_default(file, gpu, device, control, str(wrong), asks)
+                if record is None or record.settled is not None:
+                    return None
+                found = spell(control, record.limits.found)
+                if record.boot_id != boot_id():
+                    says = (
+                        f"{gpu}: the host was restarted since, which ended what was set; {found} was found."
+                    )
+                elif device is None:
+                    raise LostError(f"{gpu}: could not be restored to {found}: {self._missing}.")
+                elif self._dry_run:
+                    return _look(device, record)
+                else:
+                    says = _put_back(device, record)
+                settled = replace(record, limits=Limits(record.limits.found), settled=f"{self._by}: {says}")
+                return Outcome(says if self._dry_run else _settle(file, settled, says), left=False)
+        except (DeviceError, RefusedError, StorageError) as wrong:
+            return Outcome(str(wrong), left=True)
 
 
 def restore_patiently(
@@ -82,8 +178,9 @@ def restore_patiently(
     said: set[str] = set()
     wait_s = AGAIN_S
     with closing(open_bus()) as bus:
+        restorer = Restorer(bus, records, by=by)
         while True:
-            outcomes = restore(bus, records, by=by)
+            outcomes = restorer.restore()
             for outcome in outcomes:
                 if outcome.says not in said:
                     said.add(outcome.says)
@@ -104,22 +201,7 @@ def restore_patiently(
             wait_s = min(2 * wait_s, AGAIN_MOST_S)
 
 
-def _devices(bus: Bus) -> tuple[dict[str, Device], str]:
-    """Return the devices that answer, by UUID, and why another one may be missing."""
-    found: dict[str, Device] = {}
-    missing = "no such GPU is there. It is restored when it is back and a collector starts"
-    try:
-        for device in bus.discover():
-            try:
-                found[device.describe().gpu] = device
-            except DeviceError as wrong:
-                missing = str(wrong).rstrip(".")
-    except DeviceError as wrong:
-        missing = str(wrong).rstrip(".")
-    return found, missing
-
-
-def _recorded(records: Path) -> list[tuple[str, Control]]:
+def _recorded(records: Path) -> list[Recorded]:
     """Return the GPUs and controls that have a record, by name."""
     try:
         names = [path.name for path in records.iterdir()]
@@ -129,51 +211,13 @@ def _recorded(records: Path) -> list[tuple[str, Control]]:
         raise StorageError(
             f"{records}: could not be listed: {wrong.strerror}. Run this as the collector's user."
         ) from wrong
-    found: dict[tuple[str, Control], None] = {}
+    found: dict[Recorded, None] = {}
     for name in sorted(name.removesuffix(COPY) for name in names):
         for control, suffix in SUFFIXES.items():
             if name.endswith(suffix):
                 found[name.removesuffix(suffix), control] = None
                 break
     return list(found)
-
-
-def _restore_one(
-    records: Path,
-    gpu: str,
-    control: Control,
-    device: Device | None,
-    missing: str,
-    by: str,
-    *,
-    dry_run: bool,
-    default: bool,
-) -> Outcome | None:
-    """Deal with one record. None: another restorer has done so."""
-    try:
-        with closing(RestoreRecordFile(records, gpu, LOCK_S)) as file:
-            try:
-                record = file.read(control)
-            except DamagedRecordError as wrong:
-                if device is None:
-                    raise LostError(f"{gpu}: its restore record is damaged, and {missing}.") from wrong
-                asks = by if default and not dry_run else None
-                return _propose_default(file, gpu, device, control, str(wrong), asks)
-            if record is None or record.settled is not None:
-                return None
-            found = spell(control, record.limits.found)
-            if record.boot_id != boot_id():
-                says = f"{gpu}: the host was restarted since, which ended what was set; {found} was found."
-            elif device is None:
-                raise LostError(f"{gpu}: could not be restored to {found}: {missing}.")
-            elif dry_run:
-                return _look(device, record)
-            else:
-                says = _put_back(device, record)
-            settled = replace(record, limits=Limits(record.limits.found), settled=f"{by}: {says}")
-            return Outcome(says if dry_run else _settle(file, settled, says), left=False)
-    except (DeviceError, RefusedError, StorageError) as wrong:
-        return Outcome(str(wrong), left=True)
 
 
 def _settle(file: RestoreRecordFile, settled: RestoreRecord, says: str) -> str:

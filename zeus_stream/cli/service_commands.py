@@ -339,7 +339,7 @@ def restore(settings: Settings, *, dry_run: bool, default: bool) -> None:
 
     With --observe or --dry-run nothing is changed. The exit code is 1 if a limit or a clock of ours is left.
     """
-    from collectors.controls.restore import restore as restore_devices
+    from collectors.controls.restore import Restorer
     from collectors.devices.registry import open_bus
 
     where = places(os.environ)
@@ -350,7 +350,8 @@ def restore(settings: Settings, *, dry_run: bool, default: bool) -> None:
         )
     with closing(open_bus(settings.device, where.run, set_command=settings.set_command)) as bus:
         dry = dry_run or settings.observe
-        outcomes = restore_devices(bus, where.records, by="zeus-stream restore", dry_run=dry, default=default)
+        restorer = Restorer(bus, where.records, by="zeus-stream restore", dry_run=dry, default=default)
+        outcomes = restorer.restore()
     for outcome in outcomes:
         click.echo(outcome.says)
     if not outcomes:

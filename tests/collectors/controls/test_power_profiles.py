@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from collectors.controls.lease_messages import Limits
-from collectors.controls.restore import restore
+from collectors.controls.restore import Restorer
 from collectors.controls.restore_record import copies, place
 from collectors.devices.nvml_bus import NvmlBus
 from tests.collectors.controls.left_record import leave
@@ -113,10 +113,10 @@ def test_a_profile_whose_record_is_damaged_stays_until_the_default_is_wanted(
     leave(tmp_path, uuid, Limits(MAX_Q, confirmed=TRAINING), "power_profile")
     for path in copies(place(tmp_path, uuid, "power_profile")):
         path.write_text("{")
-    (proposed,) = restore(nvml_bus, tmp_path, by="test")
+    (proposed,) = Restorer(nvml_bus, tmp_path, by="test").restore()
     assert (proposed.left, gpu.requested_profiles) == (True, TRAINING)
     assert "the power profile none, with `zeus-stream restore --default`" in proposed.says
-    restore(nvml_bus, tmp_path, by="test", default=True)
+    Restorer(nvml_bus, tmp_path, by="test", default=True).restore()
     assert gpu.requested_profiles == 0
 
 

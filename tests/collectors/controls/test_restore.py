@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from collectors.controls.lease_messages import Limits
-from collectors.controls.restore import Outcome, restore, restore_patiently
+from collectors.controls.restore import Outcome, Restorer, restore_patiently
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.controls.watchdog import READY
+from collectors.device import Description
 from collectors.devices.simulated import SimulatedBus, SimulatedDevice
 from tests.collectors.controls.left_record import leave
 from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
+from tests.waiting import until
 from zeus_stream.errors import RetryError, StorageError
 from zeus_stream.paths import claim
 from zeus_stream.protocol.fields import UNLOCKED
@@ -51,7 +54,7 @@ def outcomes(
     tmp_path: Path, device: str = "simulated:v100x2", *, default: bool = False
 ) -> tuple[Outcome, ...]:
     with closing(SimulatedBus.parse(device, tmp_path)) as bus:
-        return restore(bus, tmp_path / "restore", by="a test", default=default)
+        return Restorer(bus, tmp_path / "restore", by="a test", default=default).restore()
 
 
 def test_every_gpu_is_restored_once_and_its_record_tells_the_next_collector(
@@ -180,6 +183,39 @@ def test_a_device_that_does_not_answer_yet_is_asked_again_and_said_once(tmp_path
     assert restore_patiently(lambda: bus, tmp_path / "restore", lock, "a test", said.append)
     assert said == [f"{device.gpu}: Timeout. It is tried again.", f"{device.gpu}: {RESTORED}"]
     assert (device.requested_mw, bus.looks) == (FOUND_MW, 3)
+
+
+class HangingDevice(ArithmeticDevice):
+    """A device whose driver does not return, as long as it is not let."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.returns = threading.Event()
+
+    def describe(self) -> Description:
+        assert self.returns.wait(60)
+        return super().describe()
+
+
+def test_a_device_whose_driver_hangs_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.controls.restore.HANG_NS", 100_000_000)
+    bus = ArithmeticBus(0)
+    hanging, other = bus.devices = HangingDevice(0), ArithmeticDevice(1)
+    for device in bus.devices:
+        device.requested_mw = OURS_MW
+        leave(tmp_path, device.gpu, Limits(FOUND_MW, OURS_MW))
+    restorer = Restorer(bus, tmp_path, by="a test")
+    left, done = restorer.restore()
+    assert done == Outcome(f"{other.gpu}: {RESTORED}", left=False)
+    assert left.left
+    assert "a call to a driver does not return" in left.says
+    assert (hanging.requested_mw, other.requested_mw) == (OURS_MW, FOUND_MW)
+    hanging.returns.set()
+    (outcome,) = until(lambda: [each for each in restorer.restore() if not each.left])
+    assert outcome == Outcome(f"{hanging.gpu}: {RESTORED}", left=False)
+    assert hanging.requested_mw == FOUND_MW
 
 
 @pytest.mark.parametrize("deaf_sets", [1, 2])

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import cards
 from benchmarks.cards import Time
-from collectors.controls.restore import restore
+from collectors.controls.restore import Restorer
 from collectors.device import PowerSample, Sample
 from collectors.devices.cards.known_cards import keep_card, known_card, shipped_cards
 from collectors.devices.cards.sensor_card import (
@@ -290,7 +290,7 @@ def test_what_a_killed_doctor_has_set_is_restored_by_its_record(
     assert (gpu.requested_mw, gpu.locked_mhz) == in_force
     with pytest.raises(RefusedError, match="a killed collector or doctor left one"):
         getattr(SensorTrials(nvml_bus.discover()[0], records), tried)()
-    (outcome,) = restore(nvml_bus, records, by="test")
+    (outcome,) = Restorer(nvml_bus, records, by="test").restore()
     assert not outcome.left
     assert (gpu.requested_mw, gpu.locked_mhz) == (250 * W, UNLOCKED)
 
