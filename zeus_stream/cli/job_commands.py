@@ -50,12 +50,12 @@ def _write(table: "pa.Table", shown: Mapping[str, str], form: "Form") -> None:
 
 
 _ALLOCATED = """
-SELECT coalesce(any_value(array_task), job_id) AS job, any_value(name) AS name,
+SELECT coalesce(any_value(array_task), job_id) AS job, restarts, any_value(name) AS name,
     any_value(user_name) AS user_name, count(DISTINCT node) AS nodes, sum(len(gpus))::BIGINT AS gpus,
     min(began_at) AS began_at,
     CASE WHEN count(ended_at) = count(*) THEN max(duration_s) END AS duration_s,
     CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
-FROM allocations GROUP BY job_id ORDER BY began_at DESC, job_id DESC
+FROM allocations GROUP BY job_id, restarts ORDER BY began_at DESC, job_id DESC
 """
 _NO_JOB = "No job recurs yet. A script asks for a batch size: see docs/how-to/recurring-jobs.md"
 

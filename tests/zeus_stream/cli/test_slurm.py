@@ -1,5 +1,6 @@
 """The commands that Slurm's scripts run, with real services and without Slurm."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -83,8 +84,12 @@ def test_the_line_in_the_output_has_the_energy_or_why_there_is_none() -> None:
 
 
 def test_a_job_is_measured_from_prolog_to_epilog_and_its_energy_is_a_comment(tmp_path: Path) -> None:
+    """It was requeued: its first attempt is a row of its own, and not in the comment of the second."""
     with pipeline(tmp_path, publishers=0, gpus=2) as setup:
         until(setup.has_found_gpus)
+        for command in ("begin", "end"):
+            earlier = PROLOG | {"SLURM_JOB_GPUS": "0", "SLURM_JOB_RESTART_COUNT": "0"}
+            assert run(tmp_path, *ZEUS_STREAM, "slurm", command, given=SHOWN, env=earlier).returncode == 0
         assert (begun := slurm(tmp_path, "begin", SHOWN)).returncode == 0, begun.stderr
         seen = """
             SELECT count(*) > 10 AS so FROM readings
@@ -96,13 +101,17 @@ def test_a_job_is_measured_from_prolog_to_epilog_and_its_energy_is_a_comment(tmp
         line, output = ended.stdout.splitlines()
         assert output == "/home/a b/my net-11_3.n1.out"
         assert line.startswith("zeus-stream: job 11_3 on n1, 1 GPU: ")
-        [row] = until(lambda: setup.sql("FROM allocations WHERE quality <> ''"))
+        [row] = until(lambda: setup.sql("FROM allocations WHERE quality <> '' AND restarts = 1"))
         assert (row["job_id"], row["user_name"], row["uid"], row["restarts"]) == ("12", "nobody", 65534, 1)
         assert row["energy_p2_5_j"] < row["energy_j"] < row["energy_p97_5_j"]
-        [session] = setup.sql("SELECT uid, gpus, may_command, ended_how FROM sessions")
+        [session] = setup.sql(
+            "SELECT uid, gpus, may_command, ended_how FROM sessions WHERE run LIKE '%.1@n1'"
+        )
         assert session == {"uid": 65534, "gpus": setup.gpus[:1], "may_command": False, "ended_how": "ended"}
         comment = slurm(tmp_path, "comment")
         assert comment.stdout == f"zeus-stream: energy_j={row['energy_j']:.1f}\n", comment.stderr
+        shown = run(tmp_path, *ZEUS_STREAM, "jobs", "--slurm", "--json").stdout
+        assert sorted((each["restarts"], each["gpus"]) for each in json.loads(shown)) == [(0, 1), (1, 1)]
         assert slurm(tmp_path, "end").stdout == "", "the epilog of a job that is over says nothing"
         assert list((tmp_path / "allocations").iterdir()) == []
 

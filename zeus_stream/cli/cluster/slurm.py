@@ -37,8 +37,10 @@ _SHOWN = {"name": r"\bJobName=(.+)$", "job": r"\bArrayJobId=(\d+)", "task": r"\b
 _JOB = """
 SELECT count(*) AS nodes, count(*) FILTER (quality = '') AS open, any_value(nullif(quality, 'ok')) AS reason,
     CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
-FROM allocations WHERE job_id = '{job_id}'
+FROM allocations
+WHERE job_id = '{job_id}' AND restarts = (SELECT max(restarts) FROM allocations WHERE job_id = '{job_id}')
 """
+"""Of the last attempt: Slurm gives the epilog of a job that is requeued the number of the next."""
 
 
 @click.group(cls=CommandGroup)
