@@ -96,6 +96,10 @@ def test_every_metric_and_label_of_an_expression_exists(expression: str) -> None
         assert set(re.findall(r"(\w+)=", matched)) <= known[name]
 
 
+def test_a_figure_in_an_alert_has_the_digits_that_people_read() -> None:
+    assert not re.findall(r"\$value }}", ALERTS.read_text())
+
+
 def test_each_alert_fires_once_under_its_own_series_and_none_in_a_training(tmp_path: Path) -> None:
     """Prometheus's own engine plays them, by promtool."""
     if (program := promtool()) is None:
