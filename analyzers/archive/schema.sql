@@ -156,11 +156,12 @@ FROM sessions LEFT JOIN (
     FROM windows WHERE kind = 'run' AND gpu IS NOT NULL AND NOT of_host(gpu) GROUP BY session
 ) AS of_session USING (session);
 
--- The windows of closed runs that add up to their energy: of ranks that have a GPU in common the lowest counts.
+-- The windows of closed runs that add up to their energy: of ranks that have a GPU in common the lowest counts. A
+-- window without GPU is of a rank whose GPUs were never named, or that was set aside: the sum is not known then.
 CREATE MACRO counted_wholes() AS TABLE
 WITH wholes AS (
     SELECT *, epoch_us(began_at) AS began_us, epoch_us(began_at) + (end_ns - begin_ns) // 1000 AS ended_us
-    FROM windows WHERE kind = 'run' AND gpu IS NOT NULL AND NOT of_host(gpu)
+    FROM windows WHERE kind = 'run' AND NOT of_host(gpu) AND quality <> 'the session has no GPU'
 )
 FROM wholes AS mine WHERE NOT EXISTS (
     FROM wholes AS other WHERE other.run = mine.run AND other.gpu = mine.gpu AND other.session <> mine.session
@@ -1049,8 +1050,7 @@ WITH lasted AS (
     SELECT lasted.run, CASE WHEN count(energy_j) = count(*) THEN sum(energy_j * greatest(epoch(
         least(lasted.ended_at, windows.began_at + to_microseconds((windows.duration_s * 1e6)::BIGINT))
             - greatest(lasted.began_at, windows.began_at)), 0) / windows.duration_s) END AS energy_j
-    FROM lasted JOIN windows ON windows.kind = 'run' AND NOT of_host(gpu) AND windows.duration_s > 0
-        AND windows.began_at < lasted.ended_at
+    FROM lasted JOIN counted_wholes() AS windows ON windows.duration_s > 0 AND windows.began_at < lasted.ended_at
         AND windows.began_at + to_microseconds((windows.duration_s * 1e6)::BIGINT) > lasted.began_at
     GROUP BY lasted.run
 )

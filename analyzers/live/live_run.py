@@ -235,9 +235,15 @@ class LiveRun:
     @property
     def energy_j(self) -> float | None:
         """Return the measured energy of all its sessions. None: not all are measured to their end."""
-        keys = [(rank.session, gpu) for rank in self.ranks.values() for gpu in rank.gpus]
-        known = [self.measured_j[key] for key in keys if key in self.measured_j]
-        return sum_of([self.before_j, *known]) if known and len(known) == len(keys) else None
+        if not self.is_measured:
+            return None
+        counted = [
+            self.measured_j[rank.session, gpu]
+            for rank in self.ranks.values()
+            for gpu in rank.gpus
+            if not any(_within(rank, other) for other in self.ranks.values() if gpu in other.gpus)
+        ]
+        return sum_of([self.before_j, *counted]) if counted else None
 
     @property
     def is_measured(self) -> bool:
@@ -245,6 +251,18 @@ class LiveRun:
         return all(
             (rank.session, gpu) in self.measured_j for rank in self.ranks.values() for gpu in rank.gpus
         )
+
+
+def _within(rank: RunRow, other: RunRow) -> bool:
+    """Tell whether the energy of a rank on a GPU is in that of another: see the macro ``counted_wholes``."""
+    if rank.session == other.session or rank.ended_ns is None or other.ended_ns is None:
+        return False
+    if other.began_ns >= rank.ended_ns or other.ended_ns <= rank.began_ns:
+        return False
+    if other.rank != rank.rank:
+        return other.rank < rank.rank
+    longer_ns = (other.ended_ns - other.began_ns) - (rank.ended_ns - rank.began_ns)
+    return (longer_ns, other.session) > (0, rank.session)
 
 
 def _first_step(stretch: DecidedSteps) -> int:

@@ -94,7 +94,7 @@ def test_the_signal_that_was_imported_last_counts_and_one_without_value_is_remov
     assert costs([replace(flat, value=None, imported_ns=3)]) == {}
 
 
-@pytest.mark.parametrize(
+OF_A_RUN = pytest.mark.parametrize(
     "sql",
     [
         pytest.param(ENERGY.format(run="'run-1'"), id="report"),
@@ -105,6 +105,21 @@ def test_the_signal_that_was_imported_last_counts_and_one_without_value_is_remov
         pytest.param(FOLDER.joinpath("jobs.sql").read_text(encoding="utf-8"), id="@jobs"),
     ],
 )
+
+
+@OF_A_RUN
+def test_a_run_has_no_energy_if_a_rank_of_it_was_set_aside(path: Path, sql: str) -> None:
+    """The other ranks' energy was given for the whole."""
+    aside = replace(WHOLE, gpu=None, energy_j=None, quality="set aside: it could not be interpreted")
+    rows: list[Row] = [GPU, replace(PRICE, end_ns=None), *RUN]
+    rows += [replace(each, session="session-2", rank=1) for each in (CLOSED, aside)]
+    with opened(path) as archive:
+        archive.put([], rows)
+        (found,) = asked(archive, sql)
+    assert found["energy_j"] is None
+
+
+@OF_A_RUN
 def test_a_gpu_of_two_ranks_counts_once(path: Path, sql: str) -> None:
     rows: list[Row] = [GPU, PRICE, replace(PRICE, begin_ns=PRICE.begin_ns + 35 * SECOND, end_ns=None)]
     for row in RUN:

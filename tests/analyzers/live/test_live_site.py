@@ -13,15 +13,15 @@ from analyzers.results.rows import DecisionRow, GapRow, RunRow, WindowRow
 from tests.analyzers.archives import RUN
 from tests.analyzers.pipeline.stages import Stages
 from tests.analyzers.test_run_forecast import QUICK
-from tests.messages import RUN_ADMITTED
+from tests.messages import RUN_ADMITTED, RUN_STARTED
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.live.answer import LiveAnswers, encoded
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import MOST_COUNT, MOST_WALL_NS, MOST_WORDS
-from zeus_stream.protocol.frames import Body, Frame
-from zeus_stream.protocol.notes import Pod
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import Pod, RunAdmitted, SessionEnded
 from zeus_stream.protocol.queries import No
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
@@ -137,6 +137,38 @@ def test_parts_of_a_site_that_follow_the_same_host_are_one_site() -> None:
     assert joined == replace(world.now(), counters=()), "commands are seen by both, and counted by neither"
     nothing = LiveSite.joined(head, [], {}, world.now_ns, None)
     assert (nothing.runs, nothing.totals.saved_j) == ((), None)
+
+
+def test_a_gpu_that_two_ranks_share_counts_once_when_they_have_ended() -> None:
+    """It counted once while they went on, and then twice."""
+    training = Training("imagenet", 0.05, 40)
+    world = Watched("simulated:v100x1", training, replace(QUICK, selector=None))
+    world.run(1.5)
+    host = world.hosts[0]
+    (first,) = {row.session: row for row in world.rows(RunRow)}.values()
+    started = replace(
+        RUN_STARTED,
+        t_ns=host.now(),
+        job=first.job,
+        run=first.run,
+        rank=1,
+        world_size=2,
+        gpus=first.gpus,
+        pid=9,
+    )
+    host.log(Events("session-2", 0, 0, 9, (started,)))
+    admitted = RunAdmitted(
+        t_ns=host.now(), session="session-2", run=first.run, gpus=first.gpus, may_command=False, reason=""
+    )
+    host.note(admitted)
+    world.run(0.5)
+    host.note(SessionEnded(host.now(), "session-2", "ended"))
+    world.run()
+    world.idle(2)
+    wholes = {row.rank: row.energy_j for row in world.rows(WindowRow) if row.kind == "run"}
+    assert wholes[1]
+    (run,) = world.now().runs
+    assert run.energy_j == wholes[0]
 
 
 def test_a_run_whose_counter_may_have_been_reset_says_so_instead_of_an_energy() -> None:
