@@ -237,15 +237,17 @@ SELECT gpu, host, read_at, t_hi_ns, energy_mj / 1000 AS energy_j, power_mw / 100
     limit_mw / 1000 AS limit_w, clock_mhz, temperature_c, utilization_pct
 FROM readings;
 
--- Energy of each GPU by second, minute or hour: the finest that is kept of a time.
+-- Energy of each GPU by second, minute or hour: the finest that is kept of a time. A host with a wrong clock may have
+-- added to a time of which the finer ones were removed.
 CREATE VIEW power AS
 WITH kept AS (
-    SELECT coalesce((SELECT date_trunc('hour', min(began_at)) FROM seconds), 'infinity') AS seconds_since,
-        coalesce((SELECT date_trunc('hour', min(began_at)) FROM minutes), 'infinity') AS minutes_since
+    SELECT coalesce(max(before) FILTER ("table" = 'seconds'), '-infinity') AS seconds_since,
+        coalesce(max(before) FILTER ("table" = 'minutes'), '-infinity') AS minutes_since
+    FROM removed
 ), parts AS (
-    SELECT 1 AS length_s, * FROM seconds
+    SELECT 1 AS length_s, seconds.* FROM seconds, kept WHERE began_at >= seconds_since
     UNION ALL
-    SELECT 60, minutes.* FROM minutes, kept WHERE began_at < seconds_since
+    SELECT 60, minutes.* FROM minutes, kept WHERE began_at < seconds_since AND began_at >= minutes_since
     UNION ALL
     SELECT 3600, hours.* FROM hours, kept WHERE began_at < seconds_since AND began_at < minutes_since
 )

@@ -140,7 +140,7 @@ def test_a_minute_is_outside_if_what_was_drawn_is_more_than_two_percent_off(
         began_at = BEGAN + timedelta(minutes=minute)
         for gpu in ("a", "b", "z"):
             tables.execute(
-                "INSERT INTO minutes BY NAME SELECT $1 AS gpu, $2::TIMESTAMP AS began_at, $3 AS energy_j,"
+                "INSERT INTO seconds BY NAME SELECT $1 AS gpu, $2::TIMESTAMP AS began_at, $3 AS energy_j,"
                 " 59.0 AS covered_s",
                 [gpu, began_at, drawn_w / 2 * 59],
             )

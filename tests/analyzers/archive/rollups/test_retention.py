@@ -29,6 +29,7 @@ from tests.analyzers.archives import (
     readings,
     rows,
 )  # fmt: skip
+from tests.messages import COLLECTOR_STARTED
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings
@@ -270,3 +271,19 @@ def test_steps_of_runs_since_a_run_that_goes_on_are_kept_no_longer_than_others(a
     archive.put([stored], [*rows(), *open_still], {LOG: end + 1})
     assert "windows" not in archive.prune(KEPT, at(91), "another")
     assert "windows" in archive.prune(KEPT, at(91), "this")
+
+
+def test_a_host_whose_clock_is_wrong_hides_no_energy(archive: DuckdbFile) -> None:
+    """Its seconds are older than all others, whose minutes were left out for it."""
+    with_end(archive)
+    archive.prune(KEPT, at(15))
+    before = ask(archive, "SELECT sum(energy_j) FROM power")[0][0]
+    started = replace(COLLECTOR_STARTED, t_ns=0, boot_id="boot-2", wall_ns=0)
+    log = [frame(0, Notes((started,)), log_id="log-2", t_ns=0)]
+    log += [frame(n, readings(n), log_id="log-2", t_ns=n * SECOND) for n in range(1, 100)]
+    archive.put([log], [], {"log-2": 100})
+    more = ask(archive, "SELECT sum(energy_j) FROM minutes WHERE year(began_at) = 1970")[0][0]
+    assert more > 0
+    total = "SELECT sum(energy_j) FROM power"
+    assert ask(archive, f"{total} WHERE year(began_at) > 1970") == [(pytest.approx(before),)]
+    assert ask(archive, f"{total} WHERE year(began_at) = 1970") == [(pytest.approx(more),)]
