@@ -28,7 +28,7 @@ TRIES = 5
 MERGED_FILES = 1000
 """At a time."""
 HOURS = """
-DELETE FROM hours WHERE began_at >= (SELECT date_trunc('hour', max(began_at)) - INTERVAL 2 DAY FROM minutes);
+DELETE FROM hours WHERE began_at >= {since};
 INSERT INTO hours BY NAME
 SELECT gpu, host, date_trunc('hour', began_at) AS began_at, sum(energy_j) AS energy_j,
     sum(covered_s) AS covered_s, max(peak_w) AS peak_w,
@@ -37,10 +37,15 @@ SELECT gpu, host, date_trunc('hour', began_at) AS began_at, sum(energy_j) AS ene
     max(temperature_c) AS temperature_c,
     sum(utilization_pct * readings) / sum(readings) FILTER (utilization_pct IS NOT NULL) AS utilization_pct,
     sum(readings)::BIGINT AS readings
-FROM minutes WHERE began_at >= (SELECT date_trunc('hour', max(began_at)) - INTERVAL 2 DAY FROM minutes)
+FROM minutes WHERE began_at >= {since}
 GROUP BY gpu, host, date_trunc('hour', began_at)
 """
 """Hours of the last two days, again: minutes that came late are in them then."""
+LAST_DAYS = (
+    "(SELECT date_trunc('hour', least(max(began_at), make_timestamp({wall_us}))) - INTERVAL 2 DAY"
+    " FROM minutes)"
+)
+"""The begin of the last two days that have minutes. A host whose clock is ahead has some of the future."""
 LAST_POSITIONS = """
 DELETE FROM logs
 WHERE next_offset < (SELECT max(next_offset) FROM logs AS others WHERE others.log_id = logs.log_id)
@@ -97,7 +102,8 @@ def _keep(
         check(connection)
         pruning = partial(committing, "lake: could not be pruned")
         removed = _tried(lambda: prune(pruning, settings, wall_ns, _needed(connection)))
-        for statements in (HOURS, LAST_POSITIONS):
+        hours = HOURS.format(since=LAST_DAYS.format(wall_us=wall_ns // 1000))
+        for statements in (hours, LAST_POSITIONS):
             _tried(partial(_run, partial(committing, "lake: hours could not be added up"), statements))
         for call in HOUSEKEEPING:
             if not leases.renew(held, HELD_S):

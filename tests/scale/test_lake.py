@@ -402,6 +402,22 @@ def test_one_keeper_at_a_time_removes_by_age_and_adds_up_hours(lake: str) -> Non
     assert rows_in_catalog(lake) == 0, "rows of small commits are in files now"
 
 
+def test_a_host_whose_clock_is_ahead_keeps_no_hours_from_others(lake: str) -> None:
+    """Hours were those of the last two days that have minutes, which no other host reached any more."""
+    taken, ahead_s = take(lake, "a"), 30 * 86_400
+    taken.put_stream([stored := list(frames())], 2)
+    ahead = [
+        frame(len(stored) + n, readings(ahead_s + n), t_ns=(ahead_s + n + 1) * SECOND) for n in range(200)
+    ]
+    taken.put_stream([ahead], 3)
+    taken.close()
+    keeper.keep(lake, SETTINGS, holder="k", wall_ns=BOOTED_NS + 3600 * SECOND)
+    by_day = "SELECT began_at::DATE, round(sum(energy_j), 3) GROUP BY ALL ORDER BY ALL"
+    minutes, hours = ask(lake, f"FROM minutes {by_day}"), ask(lake, f"FROM hours {by_day}")
+    assert len(minutes) == 2
+    assert hours == minutes
+
+
 def rows_in_catalog(dsn: str) -> int:
     """Return the number of rows of readings that are in the catalog, not in a file."""
     with psycopg.connect(dsn) as connection:
