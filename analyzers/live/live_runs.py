@@ -185,8 +185,13 @@ class LiveRuns:
         ):
             self._forget_ended(now_ns)
             before_j = 0.0 if run is None else self._energy_j(run)
+            unmeasured = run.unmeasured if run is not None and before_j is None else ""
             run = self._runs[row.run] = LiveRun(
-                run=row.run, job=row.job, began_wall_ns=row.began_wall_ns, before_j=before_j
+                run=row.run,
+                job=row.job,
+                began_wall_ns=row.began_wall_ns,
+                before_j=before_j,
+                unmeasured=unmeasured,
             )
         run.ranks[row.session] = row
         run.changes += 1
@@ -278,7 +283,7 @@ class LiveRuns:
             step_j=sum(energies) / len(energies) if len(energies) == len(run.recent) > 0 else None,
             step_ms=1000 * sum(s for _, s in run.recent) / len(run.recent) if run.recent else None,
             energy_j=self._energy_j(run),
-            energy_absent=run.unmeasured if run.ended_ns is not None else "",
+            energy_absent=run.unmeasured if ended or run.before_j is None else "",
             search=_search(run, progress),
             forecast=None if ended else _forecast(run.forecast, wall_ns),
             pipeline=run.pipeline,

@@ -186,6 +186,21 @@ def test_a_run_whose_counter_may_have_been_reset_says_so_instead_of_an_energy() 
     assert f"Energy: missing: {why}" in "\n".join(page)
 
 
+def test_a_run_that_goes_on_says_why_the_energy_of_its_earlier_attempt_is_missing() -> None:
+    """It said that a GPU has no energy counter."""
+    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 20), QUICK)
+    world.run()
+    world.idle(1)
+    why = "the counter started over (reset, or its collector was gone)"
+    (whole,) = [row for row in world.rows(WindowRow) if row.kind == "run"]
+    first = world.rows(RunRow)[0]
+    lost, again = replace(whole, energy_j=None, quality=why), replace(first, session="again")
+    world.site.take([], [lost, again], world.now_ns, live=True)
+    (run,) = world.now().runs
+    assert run.ended_wall_ns is None
+    assert run_of_live(run, world.now_ns).energy_words == f"missing: {why}"
+
+
 def test_the_energy_of_a_run_that_has_ended_is_what_was_measured_and_stays_so_while_its_gpus_idle() -> None:
     world = Watched("simulated:v100x2", Training("imagenet", 0.05, 100), QUICK)
     world.run()
