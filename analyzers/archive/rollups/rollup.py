@@ -146,8 +146,9 @@ def _add(log: _Log, frames: Sequence[Placed]) -> list[tuple[_Log, Ints, Ints]]:
             continue
         for at in range(0, len(bodies), TOGETHER):
             _add_readings(log, bodies[at : at + TOGETHER], utc_ns)
-        crowded = len(log.seconds) > MOST_OPEN * max(len(log.gpus), 1)
-        closed.append((log, *_close(log, None if crowded else log.until_ns + utc_ns - GRACE_NS)))
+        closed.append((log, *_close(log, log.until_ns + utc_ns - GRACE_NS)))
+        if len(log.seconds) > MOST_OPEN * max(len(log.gpus), 1):  # readings of a time to come
+            closed.append((log, *_close(log, None)))
         if len(log.gpus) > MOST_GPUS:
             closed.append((log, *_close(log, None)))
             closed = [(replace(log), seconds, minutes) for _, seconds, minutes in closed]

@@ -32,7 +32,7 @@ from tests.analyzers.archives import (
 from tests.messages import COLLECTOR_STARTED
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
-from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.readings import Readings, Seen
 from zeus_stream.settings import Settings
 
 DAY_NS = 86_400 * SECOND
@@ -46,6 +46,12 @@ ROLLED_UP = ("seconds", "minutes", "hours")
 def bins(archive: DuckdbFile) -> list[list[tuple[Any, ...]]]:
     rounded = "* REPLACE (round(energy_j, 6) AS energy_j, round(covered_s, 6) AS covered_s)"
     return [ask(archive, f"FROM {table} SELECT {rounded} ORDER BY ALL") for table in ROLLED_UP]
+
+
+def sums(archive: DuckdbFile) -> list[list[tuple[Any, ...]]]:
+    """Return energy, time and readings of each bin, in one row of it or several."""
+    summed = "gpu, began_at, round(sum(energy_j), 3), round(sum(covered_s), 6), sum(readings)"
+    return [ask(archive, f"FROM {table} SELECT {summed} GROUP BY ALL ORDER BY ALL") for table in ROLLED_UP]
 
 
 def at(days: float) -> int:
@@ -113,6 +119,32 @@ def test_no_energy_is_counted_twice_or_lost_by_restarts(
             restarted.put([part])  # stored already
             found = bins(restarted)
     assert found == bins(archive)
+
+
+def away(seconds: int) -> list[tuple[Frame, Body]]:
+    """Return the world's log, its collector away for so long after a minute: the counters count on."""
+    log = world()[:61]
+    for second in range(61 + seconds, 121 + seconds):
+        rows = np.frombuffer(readings(second).rows, READING).copy()
+        if second == 61 + seconds:
+            rows["seen"][:2] = Seen.FIRST
+        at_ns = int(rows["t_hi_ns"].max())
+        log.append(frame(len(log), Readings((A, B), rows.tobytes()), t_ns=at_ns))
+    return log
+
+
+@pytest.mark.parametrize("batch", [61, 62, 90])
+def test_what_was_drawn_while_the_collector_was_away_is_counted_once_by_restarts(
+    archive: DuckdbFile, tmp_path: Path, batch: int
+) -> None:
+    """So many seconds closed those that were under way, or not, as frames came together."""
+    stored = away(400)
+    archive.put([stored])
+    for begin in range(0, len(stored), batch):
+        with opened(tmp_path / "restarted.duckdb") as restarted:
+            restarted.put([stored[begin : begin + batch]])
+            found = sums(restarted)
+    assert found == sums(archive)
 
 
 @pytest.mark.parametrize("batch", [29, 1000])
