@@ -145,7 +145,7 @@ FROM idle_gpus AS idle LEFT JOIN gpus USING (gpu) WHERE duration_s > 0
 ORDER BY energy_j DESC, gpu LIMIT {limit}
 """
 SAVED = """
-SELECT run, job, default_limit_w, power_limit_w, energy_saved_percent, time_added_percent, saved_j
+SELECT run, job, default_limit_w, power_limit_w, energy_saved_percent, time_added_percent, saved_j{more}
 FROM savings
 WHERE applied AND saved_j IS NOT NULL AND run IN ({runs}) ORDER BY saved_j DESC, run LIMIT {limit}
 """
@@ -214,8 +214,7 @@ IDLE = TablePanel(
     made={"name": lambda row, up: element("a", row["name"], href=f"{up}gpus/{quote(row['gpu'], safe='')}")},
 )  # fmt: skip
 _SAVED_PANEL = TablePanel(
-    name="saved", title="Saved", bars=("run", "run"),
-    sql=f"SELECT *, saved_j AS energy_j FROM ({SAVED})", text="At the chosen power limits.",  # noqa: S608  (ours)
+    name="saved", title="Saved", sql=SAVED, bars=("run", "run"), text="At the chosen power limits.",
     columns={
         "job": ("job", plain), "default_limit_w": ("found", watts), "power_limit_w": ("chosen", watts),
         "energy_saved_percent": ("saved", percent), "time_added_percent": ("time added", percent),
@@ -225,8 +224,9 @@ _SAVED_PANEL = TablePanel(
 
 def saved(runs: str) -> Asking[PagePanel | None]:
     """Ask what the chosen power limits saved, with bars and their sum."""
-    panel = yield from _SAVED_PANEL.ask(runs=runs)
-    return panel and replace(panel, title=f"Saved: {joules(sum(row['energy_j'] for row in panel.rows))}")
+    more = ", saved_j AS energy_j, sum(saved_j) OVER () AS all_saved_j"
+    panel = yield from _SAVED_PANEL.ask(runs=runs, more=more)
+    return panel and replace(panel, title=f"Saved: {joules(panel.rows[0]['all_saved_j'])}")
 
 
 def causes(runs: str = LATEST) -> Asking[PagePanel | None]:

@@ -178,7 +178,7 @@ def site_summary(answer: Answer, period: Period, version: str) -> dict[str, Any]
         **total,
         "costs": answer(_COSTS.format(runs=period.runs)).to_pylist(),
         "jobs": answer(JOBS.format(**runs)).to_pylist(),
-        "savings": answer(SAVED.format(**runs)).to_pylist(),
+        "savings": answer(SAVED.format(more="", **runs)).to_pylist(),
         "waste": answer(CAUSES.format(**runs)).to_pylist(),
         "waste_by_job": answer(BY_JOB.format(**runs)).to_pylist(),
         "span_s": span_s,

@@ -8,14 +8,17 @@ from xml.etree import ElementTree as ET
 import pytest
 from msgspec.structs import replace
 
+from analyzers.results.rows import Row
 from tests.analyzers import archives
 from tests.zeus_stream.screens.asked_archive import Answer, asked_archive
 from tests.zeus_stream.screens.web.test_routes import Elements
 from zeus_stream.cli.screens.report_files import ReportFiles, picture
 from zeus_stream.errors import StorageError
 from zeus_stream.screens.html.document import Report, run_report
+from zeus_stream.screens.html.panels import SHOWN
 from zeus_stream.screens.site.period import Period
 from zeus_stream.screens.site.site_report import site_report
+from zeus_stream.views.quantity import joules
 
 ALL = Period(0, 2 * archives.BOOTED_NS)
 
@@ -98,6 +101,22 @@ def test_files_are_written_as_a_whole(report: Report, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="could not be written"):
         ReportFiles(tmp_path / "file" / "report.html", None, None).write(report)
+
+
+def test_the_sum_of_what_was_saved_has_the_runs_that_are_not_shown(tmp_path: Path) -> None:
+    """Each run saved a third of a step of 150 J."""
+    rows: list[Row] = []
+    for number in range(SHOWN + 15):
+        of = {"session": f"s-{number}", "run": f"r-{number}"}
+        step = replace(archives.WINDOW, **of, index=30, energy_j=150.0, power_limit_w=200.0)
+        rows += [
+            replace(archives.RUN, **of, gpus=(archives.A,)), step,
+            replace(archives.DECISION, run=of["run"], number=1, trials_run=of["run"]),
+        ]  # fmt: skip
+    with asked_archive(tmp_path, rows) as ask:
+        own = ask("SELECT sum(saved_j) AS saved_j FROM savings")["saved_j"].to_pylist()[0]
+        page = site_report(ask, ALL, "1.0").page
+    assert f"Saved: {joules(own)}" in page
 
 
 def test_the_report_of_a_site_has_the_runs_of_its_period(answer: Answer) -> None:
