@@ -24,6 +24,7 @@ def main() -> None:
     """Run the command line in a process that finds our services first."""
     if starting := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during imports: no traceback
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by who started this, it would lose exit codes
     import_services_first()
     collect_seldom()
     if absent := absent_packages(COLLECTOR):

@@ -83,7 +83,7 @@ def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
             if _run(where) and (holder(where.run / KEEPER) is None or (where.run / READY).exists()):
                 _served.add(where.run)
                 return True
-            if keeper is not None and os.waitpid(keeper, os.WNOHANG)[0]:
+            if keeper is not None and _has_ended(keeper):
                 keeper = None  # another one is first, or its services have ended
             if keeper is None and not _run(where) and holder(where.run / KEEPER) is None:
                 return _failed(where, "they have ended")
@@ -181,6 +181,13 @@ def _spawn_keeper(where: Places) -> int:
         return os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setsid=True)
     finally:
         os.close(log)
+
+
+def _has_ended(keeper: int) -> bool:
+    try:
+        return os.waitpid(keeper, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # the script has the kernel wait for its children, or has waited for it
+        return True
 
 
 def _failed(where: Places, why: str) -> bool:

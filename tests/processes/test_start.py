@@ -117,9 +117,13 @@ def test_services_end_with_a_keeper_that_is_killed(zeus_dir: Path) -> None:
         until(lambda: not held(zeus_dir))
 
 
-def test_what_cannot_be_started_is_said_and_the_script_goes_on(zeus_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "before", ["", "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"], ids=["", "no children"]
+)
+def test_what_cannot_be_started_is_said_and_the_script_goes_on(zeus_dir: Path, before: str) -> None:
     (zeus_dir / "energy.duckdb").write_text("not an archive")
-    done = run(zeus_dir, "-c", "import zeus_stream; print(zeus_stream.start(timeout_s=200))", env=SIMULATED)
+    script = f"{before}import zeus_stream; print(zeus_stream.start(timeout_s=200))"
+    done = run(zeus_dir, "-c", script, env=SIMULATED)
     assert (done.returncode, done.stdout) == (0, "False\n")
     assert "could not start a collector and an analyzer: they have ended: " in done.stderr
     assert str(zeus_dir / "energy.duckdb") in done.stderr

@@ -119,6 +119,26 @@ def test_without_a_driver_it_says_so_at_once_and_trains(zeus: Cli) -> None:
     assert "--device simulated:v100x1" in completed.stderr
 
 
+def test_the_exit_code_of_a_command_is_not_lost_where_the_parent_ignores_the_end_of_children(
+    zeus: Cli,
+) -> None:
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    command = ["-m", "zeus_stream", "run", "--device", SIMULATED, "--", "sh", "-c", "exit 3"]
+    done = subprocess.run(
+        [sys.executable, "-c", ignoring, *command],
+        env=zeus.environment,
+        cwd=zeus.directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("how", [(), ("--measure-only",)])
 @pytest.mark.parametrize(
     ("wrong", "why"),
