@@ -24,7 +24,7 @@ import anyio
 from msgspec import Struct
 
 from collectors.control_server import ControlServer, Door, SocketDoor, Way
-from collectors.controls.lease_messages import Outcome
+from collectors.controls.lease_messages import Outcome, Repeat
 from collectors.controls.supervisor import Beats, Supervisor
 from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.device import Bus
@@ -248,7 +248,10 @@ class CollectorService:
                         await self._watchdog.close()
                 self._journal.flush()
 
-    def _reply(self, outcome: Outcome) -> None:
+    def _reply(self, outcome: Outcome | Repeat) -> None:
+        if isinstance(outcome, Repeat):  # what followed from it was done
+            self._server.reply(outcome.outcome)
+            return
         self._pace.hurry(monotonic_ns() + COMMAND_NS)
         self._positions.settle(outcome)
         self._server.reply(outcome)

@@ -103,7 +103,7 @@ class Supervisor:
         where: Places,
         journal: LogFeed,
         incarnation: str,
-        reply: Callable[[lease_messages.Outcome], None],
+        reply: Callable[[lease_messages.Outcome | lease_messages.Repeat], None],
         unguarded: Callable[[], str | None],
     ) -> None:
         """``reply`` gets the outcome of every command; ``unguarded`` says why none may change a device."""
@@ -479,8 +479,8 @@ class Supervisor:
                     self._journal.say(note)
                     if isinstance(note, lease_messages.Outcome):
                         self._reply(note)
-                case lease_messages.Repeat(outcome):
-                    self._reply(outcome)
+                case lease_messages.Repeat():
+                    self._reply(instruction)
                 case _:
                     guard.watch.do(Do(control, instruction))
 

@@ -71,6 +71,7 @@ class Collector:
         self.host = host
         self.where: Places = places({"ZEUS_STREAM_DIR": str(directory)})
         self._commands = count(1)
+        self._last = b""
         command = (*ZEUS_STREAM, "collect", "--device", host.device, *arguments)
         self.process = start(directory, *command, python=python, env=host.environment)
         try:
@@ -114,7 +115,12 @@ class Collector:
         request = replace(
             wanted, command=f"c{number}", incarnation=incarnation, fence=number, gpu=self.host.gpu
         )
-        reply = self._exchange(codec.encode(request))
+        self._last = codec.encode(request)
+        return self.repeat()
+
+    def repeat(self) -> Outcome:
+        """Send the last command again, as an analyzer without a reply does, and return the outcome."""
+        reply = self._exchange(self._last)
         return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
 
     def send(self, limit_mw: int) -> bool:

@@ -25,7 +25,8 @@ print("runs", flush=True)
 for line in sys.stdin:
     kind, micro_batch = line.split()
     with pipe.instruction(kind, int(micro_batch)):
-        pass
+        print("runs", flush=True)
+        sys.stdin.readline()
     print("ran", flush=True)
 """
 ORDER = (("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1))
@@ -44,11 +45,21 @@ class Stage:
         self.process = process
 
     def run(self, kind: str, micro_batch: int) -> None:
+        self.begin(kind, micro_batch)
+        self.end()
+
+    def begin(self, kind: str, micro_batch: int) -> None:
+        self._ask(f"{kind} {micro_batch}", "runs")
+
+    def end(self) -> None:
+        self._ask("", "ran")
+
+    def _ask(self, line: str, answer: str) -> None:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{kind} {micro_batch}\n")
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        assert self.process.stdout.readline() == "ran\n"
+        assert self.process.stdout.readline() == f"{answer}\n"
 
 
 @contextmanager
@@ -98,6 +109,19 @@ def test_clocks_follow_the_script_and_are_highest_after_a_wrong_instruction(tmp_
         refused = collects.plan(replace(PLAN, clocks_mhz=(600,)))
         assert isinstance(refused, ControlRefused)
         assert "lists of instructions, clocks and times differ in length" in refused.reason
+
+
+def test_a_plan_whose_command_comes_again_is_followed_from_where_it_is(tmp_path: Path) -> None:
+    with (
+        simulated(tmp_path) as host,
+        collector(host, tmp_path) as collects,
+        stage(host, tmp_path) as script,
+    ):
+        follow_first_instruction(host, collects, script)
+        script.begin(*ORDER[1])
+        assert isinstance(collects.repeat(), ControlApplied)
+        script.end()
+        until(locked(host, CLOCKS_MHZ[2]))
 
 
 @pytest.mark.parametrize("how", ["script killed", "collector killed", "lease lapsed"])
