@@ -199,6 +199,12 @@ def test_status_of_a_host_whose_analyzer_is_elsewhere_is_no_fault(zeus: Cli) -> 
     assert zeus("status").returncode == 1, "the collector was started here, and is gone"
 
 
+def test_a_receiver_of_metrics_without_a_scheme_is_refused(zeus: Cli) -> None:
+    refused = zeus("metrics", "--listen", "127.0.0.1:0", "--otlp", "collector:4318")
+    assert refused.returncode == 1
+    assert "--otlp collector:4318: could not be used: expected the URL" in refused.stderr
+
+
 @pytest.fixture(scope="module")
 def site() -> Iterator[Cli]:
     """A setup whose collector and analyzer run."""

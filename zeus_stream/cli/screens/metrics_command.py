@@ -110,6 +110,10 @@ def _sending(url: str | None, scrape: "Scrape") -> Iterator["OtelSender | None"]
     if url is None:
         yield None
         return
+    if not url.startswith(("http://", "https://")):
+        raise SettingsError(
+            f"--otlp {url}: could not be used: expected the URL of a receiver, such as http://127.0.0.1:4318."
+        )
     try:
         from zeus_stream.screens.metrics.otel import OtelSender
     except ImportError as wrong:

@@ -4,6 +4,7 @@ The SDK makes histograms of single values only. These are counted in the analyze
 the SDK exports. A bucket above half of, and at most, two to the power n is the bucket n - 1 of scale 0.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -72,19 +73,37 @@ class StepHistograms:
         )
 
 
+class EachTroubleOnce(logging.Filter):
+    """Lets each kind of line of a logger through once, until `said` is emptied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        new = record.msg not in self.said
+        self.said.add(record.msg)
+        return new
+
+
 class StepExporter(OTLPMetricExporter):
-    """An exporter that adds histograms to each export of the SDK."""
+    """An exporter that adds histograms to each export of the SDK, and says once why its receiver fails."""
 
     def __init__(self, endpoint: str, timeout_s: int, histograms: Callable[[], list[Metric]]) -> None:
         """Begin. ``histograms`` returns those of now."""
         super().__init__(endpoint=endpoint, timeout=timeout_s)
         self._histograms = histograms
+        self._troubles = EachTroubleOnce()
+        logging.getLogger(OTLPMetricExporter.__module__).addFilter(self._troubles)
 
     def export(
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
     ) -> MetricExportResult:
         """Export what the SDK has with the histograms beside it."""
-        return super().export(with_histograms(metrics_data, self._histograms()), timeout_millis, **kwargs)
+        result = super().export(with_histograms(metrics_data, self._histograms()), timeout_millis, **kwargs)
+        if result is MetricExportResult.SUCCESS:
+            self._troubles.said.clear()
+        return result
 
 
 def with_histograms(data: MetricsData, histograms: list[Metric]) -> MetricsData:

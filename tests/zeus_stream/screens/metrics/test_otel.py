@@ -25,8 +25,10 @@ from zeus_stream.settings import Settings
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.metrics.export import MetricsData
 
 from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS, OtelSender, attributes
+from zeus_stream.screens.metrics.step_histograms import StepExporter
 
 CUMULATIVE = 2
 EPOCH = "zeus_stream.epoch"
@@ -183,6 +185,16 @@ def test_steps_are_histograms_with_the_buckets_of_the_analyzer(receiver: Receive
     assert first.start_time_unix_nano == second.start_time_unix_nano <= second.time_unix_nano
     assert restarted.start_time_unix_nano == restarted.time_unix_nano > second.time_unix_nano
     assert set(receiver.metrics()) == {"zeus_stream.up"}
+
+
+def test_a_receiver_that_is_away_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each export wrote three lines, every 15 s for as long as it was away."""
+    exporter = StepExporter("http://127.0.0.1:1", 1, list)
+    for _ in range(2):
+        exporter.export(MetricsData([]))
+    lines = [record.msg for record in caplog.records]
+    assert lines
+    assert len(lines) == len(set(lines))
 
 
 def test_a_meter_of_the_whole_host_is_no_cpu() -> None:
