@@ -3,6 +3,8 @@
 import gc
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -230,6 +232,13 @@ class ShardedSite(RunningSite):
                 return names[0], state.epoch
         return None
 
+    def archive_of(self, name: str) -> dict[str, str]:
+        """Return what `doctor` finds of the archive of an analyzer."""
+        command = [sys.executable, "-m", "zeus_stream", "doctor", "--json", "--dir", str(self.where[name])]
+        shown = subprocess.run(command, capture_output=True, check=False).stdout
+        checks: list[dict[str, str]] = json.loads(shown)
+        return next(each for each in checks if each["what"] == "archive")
+
     def epoch_known(self) -> int:
         """Return the epoch that the collector obeys."""
         file = places({"ZEUS_STREAM_DIR": str(self.host)}).epochs
@@ -277,6 +286,7 @@ def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: st
         assert first is not None
         now = connect({"ZEUS_STREAM_DIR": str(site.where[first[0]])}).now()
         assert ([run.job for run in now.runs], [host.host for host in now.hosts]) == ([JOB], [HOST])
+        assert site.archive_of(first[0])["verdict"] == "works"
         site.running[first[0]].kill()
         until(lambda: site.epoch_known() > first[1])
         second = site.holder()

@@ -43,6 +43,8 @@ PACKAGED = Path("/var/lib/zeus-stream-analyzer")
 """Where the analyzer of the package runs, as its unit says."""
 ROOM_MB = 1_024
 """Free space for the archive, beside the log, below which the check warns."""
+SHARES = ("analyzer", "site")
+"""A row in the status of an analyzer of shards."""
 NO_GPU = "Without an NVIDIA GPU, try it on simulated ones: --device simulated:v100x1."
 
 
@@ -364,6 +366,8 @@ def _archive(settings: Settings, where: Places) -> Check:
     count = "SELECT count(*) AS runs FROM sessions"
     try:
         if settings.archive is None and holder(where.run / "analyzer.lock") is not None:
+            if any(row[:2] == SHARES for row in status(where, "analyzer").rows):
+                return Check("works", "archive", "The analyzer shares a site: each of its shards has one.")
             runs = Connection(where).sql(count)
         elif not path.exists():
             return Check("works", "archive", f"{path} does not exist yet; the analyzer will create it.")
