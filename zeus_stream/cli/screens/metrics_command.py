@@ -81,7 +81,7 @@ def metrics(
         where["collector"] = places(os.environ)
     if process != "collector":
         where["analyzer"] = analyzer(os.environ, settings.analyzer)
-    scrape = Scrape(where, dcgm_names)
+    scrape = Scrape(where, dcgm_names, whole=once)
     if once:
         click.echo(text(scrape.families()), nl=False)
         return

@@ -38,6 +38,13 @@ class JobMetrics:
     _runs: dict[str, tuple[float, float]] = field(default_factory=dict)
     _closed: dict[str, None] = field(default_factory=dict)
 
+    def begin(self, runs: Iterable[RunNow]) -> None:
+        """Leave out what runs used before this exporter started."""
+        for run in runs:
+            self._runs[run.run] = run.energy_j or 0.0, 0.0
+            if run.ended_wall_ns is not None:
+                self._closed[run.run] = None
+
     def take(self, runs: Iterable[RunNow]) -> list[RunNow]:
         """Add what runs have used since the last snapshot. Return the runs that have ended since."""
         ended = []

@@ -27,11 +27,14 @@ _log = logging.getLogger(__name__)
 class Scrape:
     """The metrics of one setup. For any thread; one asks at a time."""
 
-    def __init__(self, where: Mapping[Process, Places | Distant], dcgm: Names = "none") -> None:
-        """``dcgm``: dcgm-exporter's names as well."""
+    def __init__(
+        self, where: Mapping[Process, Places | Distant], dcgm: Names = "none", *, whole: bool = False
+    ) -> None:
+        """``dcgm``: dcgm-exporter's names as well. ``whole``: count runs from their begin on."""
         self._where = where
         self._dcgm = dcgm
         self._jobs = JobMetrics()
+        self._counts = whole
         self._later: dict[str, tuple[RunNow, int]] = {}
         self._lock = threading.Lock()
         self._begun = 0
@@ -76,6 +79,9 @@ class Scrape:
     def _of(self, process: Process, snapshot: Snapshot) -> Sequence[Family]:
         if process == "collector":
             return [*gpu_families(snapshot, self._dcgm), *service_families(snapshot)]
+        if not self._counts:
+            self._jobs.begin(snapshot.runs)
+            self._counts = True
         ended = self._jobs.take(snapshot.runs)
         self.ended = [*self.ended, *ended][-MAX_LATER:]
         self._later |= {run.run: (run, 0) for run in ended}

@@ -120,6 +120,17 @@ def test_a_job_keeps_the_energy_of_runs_that_have_left_the_snapshot() -> None:
     assert value(found, "zeus_stream_run_step_duration_seconds", run="run-1") == 0.025
 
 
+def test_an_exporter_that_starts_again_counts_no_joule_of_before() -> None:
+    """Its counter fell to the whole energy of the open run: Prometheus added that to the rate."""
+    jobs = JobMetrics()
+    over = replace(RUN, run="over", ended_wall_ns=1)
+    jobs.begin([RUN, over])
+    assert jobs.take([RUN, over]) == []
+    assert (jobs.energy_j, jobs.saved_j) == ({"asr": 0}, {"asr": 824})
+    jobs.take([replace(RUN, energy_j=1250.0)])
+    assert jobs.energy_j == {"asr": 250}
+
+
 def test_a_saving_may_shrink() -> None:
     jobs = JobMetrics()
     jobs.take([RUN])
