@@ -11,7 +11,7 @@ up as soon as its rows are stored: the others need not wait until leases end.
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -131,6 +131,8 @@ class ShardedAnalyzer:
         self._files = 0
         self._given_up_ns = monotonic_ns()
         self._answers = LiveAnswers(self._now)
+        self._hosts: set[str] = set()
+        """That were at the broker since this process started."""
 
     async def run(self, started: Callable[[str], None]) -> None:
         site = self._site
@@ -333,9 +335,8 @@ class ShardedAnalyzer:
         links = {name: link for each in analyzers for name, link in each.links().items()}
         behind_ns = max((lease.behind_ns for lease in self._held.values()), default=0)
         head = site_head(links, None, anchor().wall_ns, behind_ns, {})
-        others = self._site.roll.hosts.keys() - links
-        announced = [HostNow(host=name, state="connected", trouble="") for name in sorted(others)]
-        head = replace(head, hosts=(*head.hosts, *announced))
+        self._hosts |= self._site.roll.hosts.keys()
+        head = replace(head, hosts=with_others(head.hosts, self._hosts, self._site.roll.hosts.keys()))
         searches = {run: now for each in analyzers for run, now in each.interpretation.searches.items()}
         return LiveSite.joined(head, [each.live for each in analyzers], searches, monotonic_ns(), host)
 
@@ -355,6 +356,20 @@ class ShardedAnalyzer:
             ),
             *(("budgets", each.group, says(each, anchor().wall_ns)) for each in site.budgets.known),
         ]
+
+
+def with_others(
+    followed: Sequence[HostNow], known: Iterable[str], announced: Collection[str]
+) -> tuple[HostNow, ...]:
+    """Return the hosts of a site: those followed, then all others that are, or were, at the broker."""
+    others = sorted(set(known) - {each.host for each in followed})
+    return (
+        *followed,
+        *(
+            HostNow(host=host, state="connected" if host in announced else "silent", trouble="")
+            for host in others
+        ),
+    )
 
 
 def name_file(where: Places, path: Path) -> None:

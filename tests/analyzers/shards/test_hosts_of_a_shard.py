@@ -6,12 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.shards.shard import InterpretedShard, begin_of, spans_of
+from analyzers.shards.sharded_analyzer import with_others
 from collectors.broker.announced_sessions import LEAD_FRAMES, EndedSessions
 from collectors.ingest.sessions import PublisherSession
 from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EndedRun
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
 from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.snapshots import HostNow
 
 SHARDS = 4
 JOB = "resnet"
@@ -113,3 +115,14 @@ def test_earlier_sessions_of_a_job_are_read_again_if_their_last_windows_may_be_m
 def test_an_announcement_of_many_sessions_of_few_jobs_is_short() -> None:
     few, many = host_of([JOB] * 40), host_of([JOB] * 900)
     assert len(codec.encode(many)) - len(codec.encode(few)) < 200
+
+
+def test_a_host_that_is_no_longer_at_the_broker_is_silent_and_not_forgotten() -> None:
+    """Its series ended after 100 s, before the alert of a silent host could fire."""
+    north = HostNow(host="north", state="connected", trouble="")
+    hosts = with_others([north], {"north", "south", "west"}, {"north", "west"})
+    assert [(each.host, each.state) for each in hosts] == [
+        ("north", "connected"),
+        ("south", "silent"),
+        ("west", "connected"),
+    ]
