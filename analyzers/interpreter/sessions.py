@@ -223,8 +223,8 @@ def _run(site: SiteState, name: str, session: str) -> Run:
 
 def admit(site: SiteState, host: str, admitted: RunAdmitted) -> Result:
     session = site.sessions[admitted.session]
-    if session.admitted is None and session.started.world_size:
-        for uuid in admitted.gpus:
+    for uuid in admitted.gpus if session.started.world_size else ():
+        if uuid not in session.gpus:
             use = Use(session.started.run, session.started.t_ns, session.ended and session.ended[0])
             _remember_use(site.fleet.follow(host, uuid).uses, use)
     for uuid in session.gpus:

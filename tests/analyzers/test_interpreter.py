@@ -774,6 +774,20 @@ def test_a_gpu_is_shared_until_the_last_rank_of_a_run_has_left_it() -> None:
     assert {row.shared for row in steps if row.begin_ns > since_ns} == {True}
 
 
+def test_a_gpu_that_a_run_is_given_later_is_shared_from_its_begin() -> None:
+    """A collector finds a GPU after it has admitted the run."""
+    made = World("simulated:v100x2", replace(TRAINING, steps=500), replace(QUICK, selector=None))
+    made.run(1.0)
+    host, (first, second) = made.hosts[0], tuple(made.hosts[0].gpus)
+    opens(made, "late", replace(begins(made, 2), run="late", gpus=(first,)))
+    host.note(replace(RUN_ADMITTED, t_ns=host.now(), session="late", run="late", gpus=(first, second)))
+    since_ns = host.now()
+    made.run(2.0)
+    steps = [row for row in made.rows(WindowRow) if row.session == host.session and row.kind == "step"]
+    shared = {(row.gpu, row.shared) for row in steps if row.begin_ns > since_ns}
+    assert shared == {(first, True), (second, True)}
+
+
 def test_a_process_that_goes_on_in_another_session_is_the_same_run() -> None:
     made = world(Training("imagenet", 0.02, 300))
     first = replace(begins(made, 2), run="own")
