@@ -91,7 +91,8 @@ class CheckpointTaker:
         self.whole = whole
         """The interpreter knows all before the offsets; until then no checkpoint is taken."""
         self._start = start
-        self._next = dict(interpreted)
+        self.next = dict(interpreted)
+        """By log, the offset to be interpreted next."""
         self._number = self._put_off = 0
         self._failed = False
 
@@ -109,7 +110,7 @@ class CheckpointTaker:
         ``rows``: of the frames, to be stored with it. ``hurried``: a command waits, so the checkpoint does.
         """
         for frame, _ in frames:
-            self._next[frame.log_id] = max(frame.offset + 1, self._next.get(frame.log_id, 0))
+            self.next[frame.log_id] = max(frame.offset + 1, self.next.get(frame.log_id, 0))
         self.times.work(spent_ns)
         self.times.wanted |= not WANTED.isdisjoint(map(type, rows))
         if not self.whole or self._failed or not self.times.due(monotonic_ns()):
@@ -136,8 +137,8 @@ class CheckpointTaker:
                 code=state_classes.version(),
                 runs=tuple(dict.fromkeys(each.started.run for each in site.sessions.values())),
                 sessions=tuple(site.sessions),
-                log_ids=tuple(self._next),
-                offsets=tuple(self._next.values()),
+                log_ids=tuple(self.next),
+                offsets=tuple(self.next.values()),
                 state=state,
                 live=b"",
                 signature=b"",

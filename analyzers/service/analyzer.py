@@ -181,6 +181,9 @@ class Analyzer:
     ) -> None:
         self.archive, self._path, self._settings = archive, path, settings
         self.interpretation = Interpretation(begin.interpreter, begin.taker)
+        self._taker = begin.taker
+        self._next: dict[str, int] | None = None
+        """By log, the offset to be received next. None: a shard's may come again, and are wanted."""
         self._collectors: list[Collector] = []
         self._first = tuple(collectors)
         self._replayed = anyio.Event()
@@ -224,6 +227,7 @@ class Analyzer:
                     self.join(collector)
                 tasks.start_soon(self._commits.run)
                 await self._replay(tasks)
+                self._next = dict(self._taker.next) if alone else None
                 tasks.start_soon(self._store, receive, stored)
                 tasks.start_soon(self._digest, decoded)
                 tasks.start_soon(self._deliver_all, results)
@@ -315,6 +319,7 @@ class Analyzer:
             await self._put_frames(frames, stored)
 
     async def _put_frames(self, received: Sequence[Frame], stored: MemoryObjectSendStream[Decoded]) -> None:
+        received = self._fresh(received)
         if not received:
             return
         self._received_ns.append(monotonic_ns())
@@ -327,6 +332,19 @@ class Analyzer:
             self._counters["malformed frames"] += malformed
         await stored.send(known)
         await self._commits.make_room()
+
+    def _fresh(self, received: Sequence[Frame]) -> Sequence[Frame]:
+        """Return the frames that did not come before: of a host with a new name, all of its log do."""
+        if self._next is None:
+            return received
+        fresh = []
+        for frame in received:
+            if frame.offset >= self._next.get(frame.log_id, 0):
+                self._next[frame.log_id] = frame.offset + 1
+                fresh.append(frame)
+        if again := len(received) - len(fresh):
+            self._counters["frames that came again"] += again
+        return fresh
 
     async def _digest(self, batches: MemoryObjectReceiveStream[Decoded]) -> None:
         async for frames in batches:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.store import Received
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
-from analyzers.checkpoints.restart import Restart
+from analyzers.checkpoints.restart import Restart, restart
 from analyzers.dispatch.pending import Pending
 from analyzers.interpreter.interpreter import Input, Interpreter, Logged
 from analyzers.live.live_site import LiveSite
@@ -75,6 +75,7 @@ class RecordedCollector:
 
     def __init__(self, where: Places) -> None:
         self.frames, self.command = recorded()
+        self.host = self.frames[-1].host
         self.received: list[object] = []
         self._channel = Listener(where.control)
         self.close = self._channel.close
@@ -98,7 +99,7 @@ class RecordedCollector:
 
     def _welcome(self) -> Welcome:
         last = self.frames[-1]
-        return replace(WELCOME, host=last.host, log_id=last.log_id, next_offset=len(self.frames))
+        return replace(WELCOME, host=self.host, log_id=last.log_id, next_offset=len(self.frames))
 
     def commands(self) -> list[SetControl]:
         return [request for request in self.received if isinstance(request, SetControl)]
@@ -139,9 +140,20 @@ class Bench(Struct, frozen=True):
         return {name: value for section, name, value in self.analyzer.status(self.gate).rows}
 
 
+@cache
+def ended() -> tuple[Frame, ...]:
+    """Return the log of a run that was only measured, to its end."""
+    plan = replace(plan_of(SETTINGS), selector=None)
+    world = World("simulated:v100x1", Training("imagenet", 0.02, 60), plan)
+    world.run()
+    return tuple(replace(frame, body=codec.encode(body)) for frame, body in world.frames)
+
+
 @asynccontextmanager
-async def running(zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile) -> AsyncIterator[Bench]:
-    """Run an analyzer that follows a recorded collector."""
+async def running(
+    zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile, *, host: str | None = None
+) -> AsyncIterator[Bench]:
+    """Run an analyzer that follows a recorded collector. ``host``: one with the log of `ended`."""
     where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
     context, archive = sockets.context(), kind.open(archive_at(zeus_dir / "energy.duckdb"), SETTINGS)
     if isinstance(archive, StalledArchive):
@@ -155,6 +167,9 @@ async def running(zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile) -> AsyncI
             None,
             None,
         )
+        if host is not None:
+            collector.frames, collector.host = ended(), host
+            begin = restart(archive, SETTINGS, None)
         followed = Collector(context, "here", where, archive, SETTINGS)
         analyzer = Analyzer(archive, zeus_dir, SETTINGS, begin, [followed])
         gate = AccessGate(None, where.keys, {})
@@ -202,6 +217,23 @@ async def test_a_command_leaves_once_its_row_is_stored_and_its_lease_is_renewed(
         await bench.analyzer.store_signals(())  # all that waits is stored with it
         last = bench.collector.frames[-1]
         assert bench.archive.position(last.host) == (last.log_id, last.offset + 1)
+
+
+async def test_a_host_that_has_another_name_after_a_restart_has_each_step_once(zeus_dir: Path) -> None:
+    """The archive has no log of that name: the whole log came, and was interpreted a second time."""
+    windows, whole = (
+        "SELECT kind, count(*) FROM windows GROUP BY ALL ORDER BY ALL",
+        [("run", 1), ("step", 60)],
+    )
+    async with running(zeus_dir, host=ended()[-1].host) as bench:
+        while bench.stored(windows) != whole:
+            await bench.analyzer.store_signals(())
+            await anyio.sleep(0.01)
+    async with running(zeus_dir, host="renamed") as bench:
+        while "frames that came again" not in bench.status():
+            await bench.analyzer.store_signals(())
+            assert bench.stored(windows) == whole
+            await anyio.sleep(0.01)
 
 
 async def pauses_of(settings: RunSettings) -> list[float]:
