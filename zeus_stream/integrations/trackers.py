@@ -36,18 +36,26 @@ MAX_POINTS = 1_000
 QUERY_S = 5.0
 STEP, EPOCH = "energy/step", "energy/epoch"
 _log = logging.getLogger("zeus_stream")
+_EACH_RANK = """(
+    {last} OR {index} <= (
+        SELECT min(newest) FROM (
+            SELECT max(index) AS newest FROM windows WHERE run = {run} AND kind = '{index}' GROUP BY rank
+        )
+    )
+)"""
+"""The rows of a slower host come later: until the end, nothing is logged that a rank has yet to add to."""
 _POINTS = """
 SELECT max(step) AS step, avg(energy_j) AS step_j, 1000 * avg(duration_s) AS step_ms,
     sum(energy_j) / sum(duration_s) AS power_w, max(highest_limit_w) AS limit_w, sum(energy_j) AS block_j,
     epoch(max(began_at)) + arg_max(duration_s, step) AS at_s
 FROM (
     SELECT *, (row_number() OVER (ORDER BY step) - 1) // {block} AS block
-    FROM steps WHERE run = {run} AND step >= {first} AND energy_j IS NOT NULL
+    FROM steps WHERE run = {run} AND step >= {first} AND energy_j IS NOT NULL AND {each_rank}
 ) GROUP BY block HAVING count(*) >= {least} OR sum(duration_s) >= {block_s} ORDER BY step
 """
 _EPOCHS = """
 SELECT epoch, energy_j, epoch(began_at) + duration_s AS at_s FROM epochs
-WHERE run = {run} AND epoch >= {first} AND energy_j IS NOT NULL ORDER BY epoch
+WHERE run = {run} AND epoch >= {first} AND energy_j IS NOT NULL AND {each_rank} ORDER BY epoch
 """
 _SAVED = "SELECT energy_saved_percent FROM saving_of({run})"
 Ask = Callable[[str], list[dict[str, Any]]]
@@ -189,8 +197,9 @@ class TrackedPoints:
     def new(self, *, last: bool = False) -> list[TrackedPoint]:
         """Return what is new, ``last``: also of a block that is not full. Raises ZeusStreamError."""
         least = 1 if last else BLOCK
-        which = {"run": self._run, "first": self._step, "block": BLOCK, "least": least, "block_s": BLOCK_S}
-        found = self._ask(_POINTS.format(**which))
+        each = {"run": self._run, "last": str(last).lower()}
+        which = {"run": self._run, "first": self._step, "each_rank": _EACH_RANK.format(**each, index="step")}
+        found = self._ask(_POINTS.format(**which, block=BLOCK, least=least, block_s=BLOCK_S))
         points = []
         saved = None
         if found:
@@ -209,7 +218,12 @@ class TrackedPoints:
             }
             values = {name: value for name, value in known.items() if value is not None}
             points.append(TrackedPoint(row["step"], row["at_s"], values))
-        for row in self._ask(_EPOCHS.format(run=self._run, first=self._epoch)):
+        which = {
+            "run": self._run,
+            "first": self._epoch,
+            "each_rank": _EACH_RANK.format(**each, index="epoch"),
+        }
+        for row in self._ask(_EPOCHS.format(**which)):
             self._epoch = row["epoch"] + 1
             points.append(TrackedPoint(row["epoch"], row["at_s"], {"energy/epoch_j": row["energy_j"]}))
         return points

@@ -98,6 +98,20 @@ def test_a_log_begins_with_the_step_and_epoch_that_come_next(put: tuple[Any, Tra
     assert epoch.step == 1
 
 
+def test_a_block_waits_for_the_rows_of_every_rank_until_the_end(put: tuple[Any, TrackedPoints]) -> None:
+    store, points = put
+    slower = {"session": "slower", "rank": 1, "gpu": "GPU-slower"}
+    other = [row("step", n, n, n + 1, n, **slower) for n in range(60)]
+    store([CLOSED, *steps(0, 60), row("epoch", 0, 0, 50, 9), row("epoch", 1, 50, 60, 9)])
+    store([*other[:40], row("epoch", 0, 0, 50, 9, **slower)])
+    (epoch,) = points.new()
+    assert epoch.values == {"energy/epoch_j": 900}
+    store(other[40:50])
+    (block,) = points.new()
+    assert block.values["energy/total_j"] == pytest.approx(2 * sum(range(50)))
+    assert [point.step for point in points.new(last=True)] == [59, 1]
+
+
 def test_steps_of_a_minute_are_points(put: tuple[Any, TrackedPoints]) -> None:
     store, points = put
     store([CLOSED, *[row("step", n, 70 * n, 70 * (n + 1), 9) for n in range(3)]])
