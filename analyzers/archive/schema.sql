@@ -156,6 +156,10 @@ FROM sessions LEFT JOIN (
     FROM windows WHERE kind = 'run' AND gpu IS NOT NULL AND NOT of_host(gpu) GROUP BY session
 ) AS of_session USING (session);
 
+-- Sessions, and whether each is the last one of its rank: a run ended as those did.
+CREATE MACRO sessions_of_ranks() AS TABLE
+SELECT *, row_number() OVER (PARTITION BY run, rank ORDER BY began_wall_ns DESC, session) = 1 AS is_last FROM sessions;
+
 -- The windows of closed runs that add up to their energy: of ranks that have a GPU in common the lowest counts. A
 -- window without GPU is of a rank whose GPUs were never named, or that was set aside: the sum is not known then.
 CREATE MACRO counted_wholes() AS TABLE

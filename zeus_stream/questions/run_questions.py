@@ -63,7 +63,7 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     (SELECT list({{gpu: gpu, host: host, place: host || ':' || index}} ORDER BY host, index) FROM gpus
         WHERE gpu IN (SELECT unnest(gpus) FROM sessions WHERE run = {run})) AS places,
     string_agg(DISTINCT namespace || '/' || pod, ', ' ORDER BY namespace || '/' || pod) AS pods,
-    string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
+    string_agg(DISTINCT ended_how, '; ') FILTER (is_last AND ended_how <> 'ended') AS ended_how,
     (SELECT any_value(ended_how) FROM sessions WHERE run = {command}) AS command_ended_how,
     (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
     (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
@@ -99,7 +99,7 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
         WHERE own.run = {run} AND outcome IS NULL) AS unanswered_s,
     (SELECT count(DISTINCT index) FROM windows
         WHERE run = {run} AND kind = 'step' AND quality LIKE '%the analyzer was behind%') AS steps_not_fitted
-FROM sessions WHERE run = {run}
+FROM sessions_of_ranks() WHERE run = {run}
 """
 COMMAND = "/command"
 """After the name of a run: the name under which ``runs`` has the end of its command, if that failed."""
@@ -165,9 +165,9 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks, ma
     list_sort(list_distinct(list(host))) AS hosts, list_sort(list_distinct(flatten(list(gpus)))) AS gpus,
     strftime(min(began_at), '%Y-%m-%d %H:%M:%S') AS began_at, min(began_wall_ns) AS began_wall_ns,
     CASE WHEN count(ended_ns) = count(*) THEN max(began_wall_ns + ended_ns - began_ns) END AS ended_wall_ns,
-    string_agg(DISTINCT ended_how, '; ') AS ended_how,
+    string_agg(DISTINCT ended_how, '; ') FILTER (is_last) AS ended_how,
     string_agg(DISTINCT namespace || '/' || pod, ', ' ORDER BY namespace || '/' || pod) AS pods
-FROM sessions WHERE run = {run}
+FROM sessions_of_ranks() WHERE run = {run}
 """
 GPUS = """
 SELECT gpu, host, index, name AS model, driver, coalesce(period_ms, 100) AS period_ms, found_limit_w FROM gpus

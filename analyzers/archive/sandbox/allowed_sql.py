@@ -43,8 +43,8 @@ _TABLE_FUNCTIONS = _words(
     "range generate_series unnest repeat repeat_row json_each json_tree histogram histogram_values"
     " duckdb_columns duckdb_constraints duckdb_functions duckdb_keywords duckdb_schemas duckdb_tables"
     " duckdb_types duckdb_views pg_timezone_names pragma_table_info pragma_version"
-    " whole counted_wholes waste_of waste_of_runs saving_of savings_of saved_steps_of scatter_of"
-    " power_swings_of"
+    " whole counted_wholes sessions_of_ranks waste_of waste_of_runs saving_of savings_of saved_steps_of"
+    " scatter_of power_swings_of"
 )
 """Table functions that read nothing but their arguments or the catalogue, and the archive's own macros."""
 _PURE_FUNCTIONS = _words("range generate_series unnest repeat repeat_row json_each json_tree")

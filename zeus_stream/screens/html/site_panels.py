@@ -32,9 +32,10 @@ _RECENT = """
 WITH latest AS (
     SELECT run, any_value(job) AS job, min(began_at) AS began_at, min(began_wall_ns) AS began_wall_ns,
         count(ended_ns) = count(*) AS ended,
-        string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
+        string_agg(DISTINCT ended_how, '; ') FILTER (is_last AND ended_how <> 'ended') AS ended_how,
         len(list_distinct(flatten(list(gpus)))) AS gpus
-    FROM sessions WHERE world_size > 0 AND {which} GROUP BY run ORDER BY began_wall_ns DESC, run LIMIT {limit}
+    FROM sessions_of_ranks() WHERE world_size > 0 AND {which}
+    GROUP BY run ORDER BY began_wall_ns DESC, run LIMIT {limit}
 )
 SELECT run, latest.job, latest.began_at, ended, ended_how, gpus, duration_s, energy_j
 FROM latest LEFT JOIN ({times}) USING (run) LEFT JOIN run_energy USING (run) ORDER BY began_wall_ns DESC, run

@@ -91,6 +91,16 @@ def test_a_step_that_was_done_again_is_one_step(of: Summarize) -> None:
     )
 
 
+def test_a_run_that_went_on_after_a_process_was_lost_did_not_fail(of: Summarize) -> None:
+    lost = replace(RUN, ended_how="process 7 has ended")
+    later = replace(RUN, session="later", began_wall_ns=61 * S)
+    again = [replace(row, session="later") for row in (WHOLE, *STEPS)]
+    assert "failed" not in shown(of([lost, WHOLE, *STEPS, later, *again]))
+    assert "failed process 7 has ended" in shown(
+        of([RUN, WHOLE, *STEPS, replace(lost, session="later", began_wall_ns=61 * S), *again])
+    )
+
+
 def test_a_run_that_is_not_there_has_no_summary(of: Summarize) -> None:
     assert of([replace(RUN, run="another")]) is None
 
@@ -156,7 +166,7 @@ def test_the_cpus_joules_stand_beside_those_of_the_gpus(of: Summarize) -> None:
     cpu = replace(WHOLE, gpu="CPU-host-package-0", energy_j=500.0, shared=True)
     other_rank = replace(cpu, session="another", rank=1, energy_j=400.0)
     assert "host" not in shown(of([RUN, WHOLE]))
-    text = shown(of([cpu, other_rank]))
+    text = shown(of([cpu, replace(RUN, session="another", rank=1), other_rank]))
     assert "energy 1,800 J" in text
     assert "host 500.0 J of its CPUs and DRAM, not in the energy above" in text
     assert "another run" not in text
