@@ -9,6 +9,7 @@ import pytest
 from tests.directories import short_directory
 from tests.frameworks.told import POWER_W, Told, absent, train
 from tests.frameworks.trainings.common import STEP_S
+from zeus_stream.protocol.events import RunStarted
 
 NEEDED = {
     "torch": ("torch", "accelerate"),
@@ -161,3 +162,16 @@ def test_ranks_share_the_tokens_and_each_has_its_steps() -> None:
     assert len(known) >= 3
     for log in known:
         assert log["energy_per_token_j"] == pytest.approx(log["energy_per_step_j"] / (4 * 8))
+
+
+def test_ranks_that_lightning_starts_by_itself_are_one_run() -> None:
+    if reason := absent("lightning"):
+        pytest.skip(reason)
+    with short_directory() as directory:
+        ranks = train("lightning_ranks", directory)
+    began = [ranks.sessions[f"rank {rank}"].events[0] for rank in range(2)]
+    assert [(each.rank, each.world_size) for each in began if isinstance(each, RunStarted)] == [
+        (0, 2),
+        (1, 2),
+    ]
+    assert len({each.run for each in began if isinstance(each, RunStarted)}) == 1

@@ -64,6 +64,8 @@ class ProcessIdentity(Struct, frozen=True):
     pid: int = 0
     cuda: tuple[str, ...] | None = None
     """UUIDs of the devices that CUDA shows the process; None: CUDA is not initialized."""
+    ranks: tuple[int, int] | None = None
+    """Rank and world size by torch.distributed; None: it is not initialized."""
 
 
 class _Place(Struct, frozen=True):
@@ -85,7 +87,7 @@ def identify(
     batch_size: int | None = None,
 ) -> ScriptIdentity:
     """Return who the process is: as the script says, or else ``ZEUS_STREAM_*``, or else its launcher."""
-    place = _place(environ)
+    place = _place(environ, process.ranks)
     parent_pid, inherited = _inherited(environ, process)
     name = named(run or environ.get("ZEUS_STREAM_RUN") or inherited or _run(environ, place, process))
     return ScriptIdentity(
@@ -140,7 +142,8 @@ def _script_name(script: str) -> str:
     return "python" if path.stem in ("", "-c") else path.stem
 
 
-def _place(environ: Mapping[str, str]) -> _Place:
+def _place(environ: Mapping[str, str], ranks: tuple[int, int] | None) -> _Place:
+    """Return the place that a launcher gave the process; else that in ``ranks``: Lightning names no rank."""
     for rank, size, local_rank, local_size in _LAUNCHERS:
         # A batch script of SLURM has a task's variables too; only `srun`, which numbers steps, starts ranks.
         if rank == "SLURM_PROCID" and "SLURM_STEP_ID" not in environ:
@@ -148,7 +151,7 @@ def _place(environ: Mapping[str, str]) -> _Place:
         values = [_number(environ.get(name)) for name in (rank, size, local_rank, local_size)]
         if values[0] is not None and values[1] is not None and values[0] < values[1]:
             return _Place(values[0], values[1], values[2], values[3])
-    return _Place(local_rank=_number(environ.get("LOCAL_RANK")))
+    return _Place(*(ranks or (0, 1)), _number(environ.get("LOCAL_RANK")))
 
 
 def _run(environ: Mapping[str, str], place: _Place, process: ProcessIdentity) -> str:

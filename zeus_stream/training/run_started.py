@@ -35,6 +35,7 @@ def describe_run(
         token=os.urandom(6).hex(),
         pid=os.getpid(),
         cuda=cuda_uuids(),
+        ranks=torch_ranks(),
     )
     who = identify(os.environ, process, job=job, run=run, gpus=gpus, batch_size=batch_size)
     now = anchor()
@@ -89,3 +90,11 @@ def cuda_uuids() -> tuple[str, ...] | None:
         return tuple(f"GPU-{device.uuid}" for device in devices)
     except (AttributeError, RuntimeError):  # a torch before 2.4 has no UUIDs; the environment has to do
         return None
+
+
+def torch_ranks() -> tuple[int, int] | None:
+    """Return rank and world size, if the script has initialized torch.distributed."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()

@@ -22,6 +22,13 @@ def test_a_plain_script_is_its_own_run_on_every_gpu_of_the_host() -> None:
     assert who({}) == ScriptIdentity(job="train_gpt", run="f00d", rank=0, world_size=1, gpus=("index:all",))
 
 
+def test_a_rank_that_the_environment_does_not_name_is_that_of_torch() -> None:
+    lightning = {"WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "9"}
+    found = who(lightning, replace(ALONE, ranks=(1, 2)))
+    assert (found.rank, found.world_size, found.run, found.gpus) == (1, 2, "h:9", ("index:1",))
+    assert who(TORCHRUN, replace(ALONE, ranks=(1, 2))).rank == 5
+
+
 def test_a_child_of_a_measured_script_is_part_of_its_run_and_the_script_itself_is_not() -> None:
     inherited = {"ZEUS_STREAM_INHERITED": "4711:feed"}
     assert (who(inherited).run, who(inherited).parent_pid) == ("feed", 4711)
