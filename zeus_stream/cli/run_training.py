@@ -18,7 +18,7 @@ from msgspec import Struct
 from zeus_stream.cli.running.beside_command import energy_watch, lacking_package, session, web_page
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
-from zeus_stream.cli.running.run_summary import sessions_begun, so_far, wait_for_summary
+from zeus_stream.cli.running.run_summary import runs_begun, sessions_begun, so_far, wait_for_summary
 from zeus_stream.cli.running.signals import Left, Signals
 from zeus_stream.cli.running.waits import Late, until
 from zeus_stream.errors import SettingsError, UnreachableError, ZeusStreamError, explaining
@@ -104,7 +104,7 @@ def _report(
 ) -> None:
     """Print what a command cost, or why not. Raises ZeusStreamError; Late and Left end the wait."""
     from zeus_stream.questions.run_questions import COMMAND
-    from zeus_stream.screens.text.run_cost import ended_by, print_summary, print_unpublished
+    from zeus_stream.screens.text.run_cost import ended_by, print_others, print_summary, print_unpublished
 
     failed = ended_by(code) if code else None
     if failed is not None:
@@ -116,7 +116,10 @@ def _report(
     summary = wait_for_summary(where, name, signals, begun)
     if summary is None:
         lacking, behind = lacking_package(command), behind_s(where)
-        print_unpublished(sys.stderr, lacking, behind_s=behind, failed=failed)
+        if others := runs_begun(where, begun):
+            print_others(sys.stderr, name, others, how_to_ask(own, settings, where, "report"))
+        else:
+            print_unpublished(sys.stderr, lacking, behind_s=behind, failed=failed)
         return
     archive = settings.archive or where.archive
     print_summary(

@@ -40,6 +40,19 @@ def test_a_command_that_publishes_nothing_is_told_the_one_line(site: Cli) -> Non
     assert "the last readings" not in completed.stderr, "there are none to wait for"
 
 
+def test_a_script_that_names_its_runs_is_told_how_to_print_their_cost(site: Cli) -> None:
+    script = site.script(
+        "from zeus_stream import Publisher\n"
+        "for name in ('one', 'two'):\n"
+        "    with Publisher(run=name) as publisher, publisher.step():\n"
+        "        pass\n"
+    )
+    completed = site("run", "--device", SIMULATED, "--", sys.executable, script, ZEUS_STREAM_RUN="mine")
+    assert "published no run of its name, mine. In its time began: one, two." in completed.stderr
+    assert "zeus-stream report two" in completed.stderr
+    assert "nothing was measured" not in completed.stderr
+
+
 def test_a_quiet_run_says_nothing_but_what_the_command_says(site: Cli) -> None:
     completed = site("run", "-q", "--device", SIMULATED, "--", sys.executable, "-c", "print(1); exit(3)")
     assert (completed.returncode, completed.stdout, completed.stderr) == (3, "1\n", "")

@@ -87,6 +87,17 @@ def wait_for_summary(
         return summarize(connection.sql, name) if sessions else None
 
 
+def runs_begun(where: Places, begun: int | None) -> list[str]:
+    """Return the names of the runs that began after so many sessions had. Raises ZeusStreamError."""
+    now = sessions_begun(ask_now(where, process="collector"))
+    if begun is None or now is None or now <= begun:
+        return []
+    newest = f"FROM sessions WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT {now - begun}"
+    rows = Connection(where).sql(f"SELECT run FROM ({newest}) GROUP BY run ORDER BY min(began_wall_ns)")  # noqa: S608
+    names: list[str] = rows["run"].to_pylist()
+    return names
+
+
 def so_far(where: Places, name: str, report: str = "zeus-stream report") -> str:
     """Return what is known of a run whose report is late, what it waits for, and how to ask later."""
     late = f"the report is not ready after {report_s(os.environ):g} s"

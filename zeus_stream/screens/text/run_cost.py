@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from signal import Signals
@@ -95,6 +96,8 @@ NAMED_SHARE = 0.05
 """Share of the energy that is not attributed from which on its largest part is named."""
 VERSION = 1
 """Of the JSON form; it changes when a field changes its meaning or goes."""
+SHOWN = 5
+"""Runs of a command that are named."""
 SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
@@ -352,6 +355,17 @@ def _single(single: Mapping[str, Any]) -> list[tuple[str, str]]:
     energy, time = percent(single["energy_percent"], "+.1f"), percent(single["time_percent"], "+.1f")
     effect = f"{energy} of a step's energy for {time} of its time"
     return [("single GPUs", f"{below}: {effect}, compared with the job's limit on all")]
+
+
+def print_others(out: TextIO, name: str, runs: Sequence[str], report: str) -> None:
+    """Print that a command published no run of the name it was given, and which runs began in its time."""
+    console = console_of(out)
+    shown = ", ".join(runs[:SHOWN]) + (f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else "")
+    console.print(
+        Text(f"\nThe command published no run of its name, {name}. In its time began: {shown}."),
+        soft_wrap=True,
+    )
+    console.print(Text(f"Print what one cost: {report} {shlex.quote(runs[-1])}"), soft_wrap=True)
 
 
 def print_unpublished(
