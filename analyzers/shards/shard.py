@@ -117,6 +117,8 @@ class SharedSite(Struct, frozen=True, kw_only=True):
     dsn: str
     holder: str
     budgets: SiteBudgets
+    analyzers: dict[int, Analyzer]
+    """Of the shards that are decided here, from the begin of each."""
     started: int
     """UTC, ns since 1970: it names files."""
 
@@ -139,7 +141,8 @@ async def decide(site: SharedSite, decided: DecidedShard, file: StoreClient, pat
         begin = await run_sync(restart, archive, settings, None)
         watched = watched_files.take_all(site.where, begin.interpreter)
         analyzer = Analyzer(archive, path, settings, begin, ())
-        decided.analyzer = analyzer
+        site.analyzers[decided.shard] = analyzer
+        decided.behind_ns = analyzer.behind_ns
         decided.ask_use = partial(analyzer.interpretation.run, Interpreter.shard_use)
         await site.budgets.begin(decided)
         prepare(where, settings.group)
@@ -160,6 +163,7 @@ async def decide(site: SharedSite, decided: DecidedShard, file: StoreClient, pat
         with anyio.CancelScope(shield=True):
             await run_sync(leases.close)
             site.budgets.end(decided)
+            site.analyzers.pop(decided.shard, None)
             if channel is not None:
                 channel.close()
 

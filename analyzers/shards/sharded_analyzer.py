@@ -99,6 +99,7 @@ async def analyze_shards(
             dsn=dsn,
             holder=holder,
             budgets=SiteBudgets(SiteLeases(dsn, site.site, holder), roll, where.budgets, groups),
+            analyzers={},
             started=anchor().wall_ns,
         )
         try:
@@ -230,7 +231,7 @@ class ShardedAnalyzer:
         while True:
             await anyio.sleep(LOOK_S)
             self._renewal.step()
-            self._behind_ms = {lease.name: lease.behind_ns // 1_000_000 for lease in self._held.values()}
+            self._behind_ms = {lease.name: lease.behind_ns() // 1_000_000 for lease in self._held.values()}
             for shard, lease in self._held.items():
                 if not lease.valid and not self._scopes[shard].cancel_called:
                     lost = (lease.name, lease.epoch) in self._renewal.lost
@@ -331,9 +332,9 @@ class ShardedAnalyzer:
 
     def _now(self, host: str | None) -> Snapshot:
         """Return the live state of the shards that are held, with all hosts of the site."""
-        analyzers = [lease.analyzer for lease in self._held.values() if lease.analyzer is not None]
+        analyzers = self._site.analyzers.values()
         links = {name: link for each in analyzers for name, link in each.links().items()}
-        behind_ns = max((lease.behind_ns for lease in self._held.values()), default=0)
+        behind_ns = max((each.behind_ns() for each in analyzers), default=0)
         head = site_head(links, None, anchor().wall_ns, behind_ns, {})
         self._hosts |= self._site.roll.hosts.keys()
         head = replace(head, hosts=with_others(head.hosts, self._hosts, self._site.roll.hosts.keys()))

@@ -18,7 +18,6 @@ from analyzers.leases.budget_grants import BudgetGrants, SiteGpu
 from analyzers.leases.renewal import Renewal
 from analyzers.leases.site_leases import SHARD, SiteLeases
 from analyzers.power_budget.grants import GpuUse, ShardUse
-from analyzers.service.analyzer import Analyzer
 from analyzers.shards.roll_call import RollCall
 from analyzers.state_files import budgets
 from zeus_stream.clock import anchor, monotonic_ns, to_next_s
@@ -38,8 +37,8 @@ class DecidedShard(Struct):
     shard: int
     epoch: int
     renewal: Renewal
-    analyzer: Analyzer | None = None
-    """None until its file is open."""
+    behind_ns: Callable[[], int] = lambda: 0
+    """Returns how long the oldest frame waits that is not interpreted."""
     ask_use: Callable[[], Awaitable[tuple[dict[str, GpuUse], dict[str, int]]]] | None = None
     """Returns what `Enforcer.shard_use` does."""
     log: OwnLog | None = None
@@ -53,11 +52,6 @@ class DecidedShard(Struct):
     def name(self) -> str:
         """Return the name of its lease in the database."""
         return f"{SHARD}{self.shard}"
-
-    @property
-    def behind_ns(self) -> int:
-        """Return how long the oldest frame waits that is not interpreted."""
-        return 0 if self.analyzer is None else self.analyzer.behind_ns()
 
     @property
     def valid(self) -> bool:
