@@ -45,7 +45,11 @@ FROM (
 )
 """
 _EXTENT = """
-SELECT epoch(max(began_at)) + max(length_s) - epoch(min(began_at)) AS length_s FROM power WHERE {within}
+SELECT epoch(ended_at) - epoch(begin_at) AS length_s, strftime(ended_at, '%Y-%m-%d %H:%M:%S') AS ended_at
+FROM (
+    SELECT min(began_at) AS begin_at, max(began_at + to_seconds(length_s)) AS ended_at FROM power
+    WHERE {within}
+)
 """
 _OVER_TIME = """
 SELECT to_timestamp(span * {span_s})::TIMESTAMP AS began_at, sum(energy_j) AS energy_j,
@@ -122,7 +126,7 @@ def totals(period: Period) -> Asking[PagePanel | None]:
 
 def over_time(period: Period) -> Asking[PagePanel | None]:
     """Ask for the energy of all GPUs by equal spans of time, with a chart."""
-    span_s, rows = yield from find_over_time(period)
+    span_s, ended_at, rows = yield from find_over_time(period)
     if not rows:
         return None
     columns = _columns(rows, span_s)
@@ -130,22 +134,26 @@ def over_time(period: Period) -> Asking[PagePanel | None]:
     most = max(columns, key=lambda column: column[1] or 0)
     alternative = f"{joules(total)} of all GPUs; most at {most[0]}: {joules(most[1])}."
     chart = time_chart(columns, alternative)
-    text = f"All GPUs, with and without runs: {joules(total)}, in spans of {_SPANS_S[span_s]}."
+    text = f"All GPUs until {ended_at} UTC, with and without runs: {joules(total)}"
     body = element("figure", chart, class_="wide")
     return PagePanel(
-        name="time", title="Energy over time", body=body, text=text, rows=rows, charts={"time": chart}
-    )
+        name="time", title="Energy over time", body=body, text=f"{text}, in spans of {_SPANS_S[span_s]}.",
+        rows=rows, charts={"time": chart},
+    )  # fmt: skip
 
 
-def find_over_time(period: Period) -> Asking[tuple[int, Rows]]:
-    """Ask for the energy of all GPUs by equal spans, at most `COLUMNS`; return the length of one, s."""
+def find_over_time(period: Period) -> Asking[tuple[int, str, Rows]]:
+    """Ask for the energy of all GPUs by equal spans, at most `COLUMNS`; return their length, s, and end.
+
+    The last two seconds before a stop of the services are in it after their next start.
+    """
     begin, end = (f"make_timestamp({wall_ns // 1000})" for wall_ns in (period.begin_ns, period.end_ns))
     within = f"NOT of_host(gpu) AND began_at >= {begin} AND began_at < {end}"
     (extent,) = yield _EXTENT.format(within=within)
     length_s = extent["length_s"] or 0.0
     span_s = next((each for each in _SPANS_S if length_s / each <= COLUMNS), max(_SPANS_S))
     rows = yield _OVER_TIME.format(span_s=span_s, within=within)
-    return span_s, rows
+    return span_s, extent["ended_at"], rows
 
 
 def _columns(rows: Sequence[Row], span_s: int) -> list[tuple[str, float | None]]:
@@ -167,7 +175,7 @@ def site_summary(answer: Answer, period: Period, version: str) -> dict[str, Any]
     runs = {"runs": period.runs, "limit": MOST_ROWS}
     (total,) = answer(_TOTALS.format(runs=period.runs)).to_pylist()
     (archive,) = answer("SELECT any_value(archive_id) AS archive_id FROM meta").to_pylist()
-    span_s, over = answered(find_over_time(period), answer)
+    span_s, _, over = answered(find_over_time(period), answer)
     return {
         "report": "site",
         "version": VERSION,

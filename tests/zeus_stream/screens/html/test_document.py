@@ -123,4 +123,6 @@ def test_the_report_of_a_site_has_the_runs_of_its_period(answer: Answer) -> None
     page = site_report(answer, ALL, "1.0").page
     assert "Energy by job" in page
     assert "12,000 J" in page
+    last = answer("SELECT max(began_at) + INTERVAL 1 SECOND AS at FROM seconds")["at"].to_pylist()[0]
+    assert f"All GPUs until {last:%Y-%m-%d %H:%M:%S} UTC, with and without runs: " in page
     assert "There are none" in site_report(answer, Period(0, 1), "1.0").page
