@@ -17,8 +17,8 @@ from zeus_stream import plugins
 from zeus_stream.errors import DeviceError, LostError, SettingsError
 
 GROUP = "zeus_stream.devices"
-UNNAMED = "localhost"
 """Entry points of it are kinds of devices."""
+UNNAMED = "localhost"
 _log = logging.getLogger(__name__)
 
 
