@@ -149,7 +149,7 @@ class WaitingCommand(Struct, frozen=True):
 
 
 class ControlState(Struct, frozen=True, kw_only=True):
-    """State of one device."""
+    """State of one control of one device."""
 
     limits: Limits
     lease: Lease | None = None
@@ -418,7 +418,8 @@ def _fail_set(
     if seen is None:
         return _end(state, Ending("device", f"the device failed: {failed.reason}")), said
     if limits.ours(seen, rules.control):
-        limits = limits.read_back(seen) if failed.cause == "device" else Limits(limits.found, seen)
+        never_taken = failed.cause in ("permission", "range")
+        limits = Limits(limits.found, seen) if never_taken else limits.read_back(seen)
         return replace(state, limits=limits), (WriteRecord(limits), *said)
     return _end(state, OTHER_VALUE), said
 

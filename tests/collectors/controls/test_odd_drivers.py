@@ -12,7 +12,7 @@ from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
 from tests.collectors.test_service import Client, collector
 from tests.gpu.stand_in import Gpu, StandIn
 from tests.waiting import eventually
-from zeus_stream.errors import RetryError
+from zeus_stream.errors import DeviceError, LostError, RetryError
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound
 
@@ -139,7 +139,8 @@ class LateDevice(ArithmeticDevice):
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
-        self.late = self.fails = False
+        self.late = False
+        self.fails: type[DeviceError] | None = None
         self.waiting: list[int] = []
 
     def set_control(self, control: Control, value: int) -> None:
@@ -147,8 +148,8 @@ class LateDevice(ArithmeticDevice):
             super().set_control(control, value)
             return
         self.waiting.append(value)
-        if self.fails:
-            raise RetryError(f"{self.gpu}: Timeout.")
+        if self.fails is not None:
+            raise self.fails(f"{self.gpu}: could not answer.")
 
     def take(self) -> None:
         """Take what was set."""
@@ -160,13 +161,14 @@ class LateDevice(ArithmeticDevice):
 @pytest.mark.parametrize(
     ("asked_w", "fails"),
     [
-        pytest.param(150, False, id="another"),
-        pytest.param(199, False, id="one that a driver might round"),
-        pytest.param(150, True, id="after a timeout"),
+        pytest.param(150, None, id="another"),
+        pytest.param(199, None, id="one that a driver might round"),
+        pytest.param(150, RetryError, id="after a timeout"),
+        pytest.param(150, LostError, id="of a GPU that was lost for a moment"),
     ],
 )
 async def test_a_limit_that_the_driver_takes_after_it_was_read_back_is_still_ours(
-    zeus_dir: Path, asked_w: int, *, fails: bool
+    zeus_dir: Path, asked_w: int, fails: type[DeviceError] | None
 ) -> None:
     device = LateDevice(0)
     bus = ArithmeticBus(0)
