@@ -3,6 +3,7 @@
 The cell is a window of the notebook's run. Its joules stand below its output.
 """
 
+import asyncio
 import shlex
 import sys
 from typing import Any
@@ -49,6 +50,11 @@ class NotebookMagics(Magics):  # type: ignore[misc, unused-ignore]
         words = shlex.split(line)
         if len(words) > 1:
             raise ValueError(f"%%energy {line}: expected one name at most. Quote a name with spaces.")
+        if self._awaits(cell):
+            raise ValueError(
+                "%%energy: could not measure a cell that awaits: IPython runs it within a loop of its own."
+                " Put `async with zeus_stream.window(...)` around what it awaits."
+            )
         publisher = self._publisher or default_publisher()
         with publisher.window(words[0] if words else CELL) as window:
             result = self.shell.run_cell(cell)  # it prints what the cell prints, and its traceback
@@ -57,6 +63,15 @@ class NotebookMagics(Magics):  # type: ignore[misc, unused-ignore]
         sys.stdout.write(f"{answer}\n")
         if not result.success:
             raise CellFailedError("the cell failed") from (result.error_before_exec or result.error_in_exec)
+
+    def _awaits(self, cell: str) -> bool:
+        """Tell whether a cell awaits in a shell whose loop runs already, as that of Jupyter does."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # none runs: IPython runs the cell in one
+            return False
+        python = self.shell.transform_cell(cell)
+        return bool(self.shell.should_run_async(cell, transformed_cell=python))
 
 
 def load_ipython_extension(shell: Any) -> None:
