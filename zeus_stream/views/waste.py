@@ -12,6 +12,8 @@ USEFUL = "steps"
 NOT_KNOWN = "not attributed"
 LEAST_SHARE = 0.001
 """A part below it is not shown."""
+REGAINED_SHARE = 0.01
+"""A part below it is shown without a cure."""
 SHOWN = 6
 _CURES = {
     USEFUL: "",
@@ -100,5 +102,6 @@ def waste_facts(parts: Iterable[WastePart]) -> list[tuple[str, str]]:
         if len(rest) > SHOWN:
             shown.append(f"{len(rest) - SHOWN} more in the view waste")
         facts.append(("the rest", ", ".join(shown)))
-        facts.append(("to regain", f"{rest[0].cause} {rest[0].share}: {rest[0].cure}"))
+        if (rest[0].share.known or 0.0) >= 100 * REGAINED_SHARE:
+            facts.append(("to regain", f"{rest[0].cause} {rest[0].share}: {rest[0].cure}"))
     return facts

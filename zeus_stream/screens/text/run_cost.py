@@ -69,8 +69,9 @@ WITH marks AS (
     SELECT session, gpu, kind, begin_ns, end_ns FROM windows WHERE run = {run} AND kind IN ('step', 'window')
     UNION ALL SELECT session, gpu, kind, end_ns, end_ns FROM windows WHERE run = {run} AND kind = 'run'
 ), gaps AS (
-    SELECT CASE WHEN earlier_ns IS NULL THEN 'before the first step, such as the start of loaders'
-            WHEN marks.kind = 'run' THEN 'after the last step' ELSE 'between steps' END AS place,
+    SELECT CASE WHEN earlier_ns IS NULL THEN 'before the first step or window, such as the start of loaders'
+            WHEN marks.kind = 'run' THEN 'after the last step or window'
+            ELSE 'between steps and windows' END AS place,
         sum(marks.begin_ns - coalesce(earlier_ns, whole.begin_ns)) / 1e9 AS gap_s
     FROM (
         FROM marks SELECT *, max(end_ns) OVER (PARTITION BY session, gpu ORDER BY begin_ns

@@ -147,10 +147,17 @@ def test_the_parts_of_the_energy_are_shown_with_their_causes(of: Summarize) -> N
     assert "not attributed 200.0 J (11.1 %)" in text
 
 
+def test_a_part_of_less_than_a_percent_has_no_cure(of: Summarize) -> None:
+    steps = [replace(step, energy_j=598.0) for step in STEPS]
+    text = shown(of([RUN, WHOLE, *steps]))
+    assert "the rest not attributed 6.000 J (0.3 %)" in text
+    assert "to regain" not in text
+
+
 def test_most_of_what_is_not_attributed_is_placed(of: Summarize) -> None:
     late = tuple(replace(step, begin_ns=step.begin_ns + 5 * S, end_ns=step.end_ns + 5 * S) for step in STEPS)
     assert "mostly" not in shown(of([RUN, WHOLE])), "without a step"
-    assert "not attributed mostly 5.00 s before the first step" in shown(of(late))
+    assert "not attributed mostly 5.00 s before the first step or window" in shown(of(late))
     other = [replace(row, session="other", rank=1) for row in (WHOLE, *late)]
     text = shown(of([replace(RUN, session="other", rank=1), *other]))
     assert "not attributed mostly 5.00 s before the first step" in text, "of each, not of both"
