@@ -57,7 +57,8 @@ from zeus_stream.transport.listening.listener import Listener
 
 SWITCH_S = 0.001
 PR_SET_TIMERSLACK = 29
-ANCHOR_S = 60.0
+ANCHOR_NS = 60_000_000_000
+"""Between two readings of both clocks that are logged, at most."""
 PUBLISH_QUEUE = 32
 """Messages queued per publisher: any user may send here."""
 
@@ -206,10 +207,12 @@ class CollectorService:
         self._publish.run_ended = self._use_times.run_ended
         self._publish.kubelet = settings.kubelet or (kubelet.SOCKET if kubelet.SOCKET.exists() else None)
         kept = settings.log_mb * 1_000_000, round(settings.log_hours * 3.6e12)
-        self._beats = Beats(self._guards, self._journal, self._pace.gather_ns, self._note_use, *kept)
+        self._beats = Beats(self._guards, self._journal, self._pace.gather_ns, self._each_second, *kept)
         placed = where.position, doors.limits
         self._positions = PositionServer(*placed, self._guards, lambda: self._publish.sessions)
         self._own_use = CollectorUse(host, None if settings.cpu == "off" else RaplBus(host))
+        self._anchor = anchor()
+        """The clocks as logged last."""
 
     async def run(self, started: Callable[[str], None]) -> None:
         """Work until cancelled, then put everything back."""
@@ -229,7 +232,6 @@ class CollectorService:
                 tasks.start_soon(self._doors.feed.serve)
                 tasks.start_soon(own_cost.return_free_memory)
                 tasks.start_soon(self._beats.run)
-                tasks.start_soon(self._tell_time)
                 tasks.start_soon(self._tell_own_use)
                 if self._at_site is not None:
                     tasks.start_soon(
@@ -257,7 +259,7 @@ class CollectorService:
         self._server.reply(outcome)
 
     def _say_hello(self) -> None:
-        now = anchor()
+        now = self._anchor = anchor()
         self._journal.say(
             CollectorStarted(
                 t_ns=now.monotonic_ns,
@@ -274,20 +276,17 @@ class CollectorService:
 
     # ---- what only time brings -------------------------------------------------------------------------
 
-    def _note_use(self) -> None:
-        """Have the devices read closely that sessions use, and end leases whose owner is gone."""
+    def _each_second(self) -> None:
+        """Log the clocks, have the devices read closely that sessions use, and end leases without owner."""
+        if self._anchor.is_outdated(now := anchor(), ANCHOR_NS):
+            self._anchor = now
+            self._journal.say(ClockAnchored(now.monotonic_ns, now.wall_ns, now.error_ns))
         self._server.end_longer_leases()
         if self._positions.plans:
             self._pace.hurry(monotonic_ns() + COMMAND_NS)
         if any(not session.over for session in self._publish.sessions):
             closely = self._publish.gpus_of_short_windows(monotonic_ns())
             self._guards.use(self._publish.gpus_in_use(), closely)
-
-    async def _tell_time(self) -> None:
-        while True:
-            await anyio.sleep(ANCHOR_S)
-            now = anchor()
-            self._journal.say(ClockAnchored(now.monotonic_ns, now.wall_ns, now.error_ns))
 
     async def _tell_own_use(self) -> None:
         """Publish the collector's own use once a minute, and when a run ends."""

@@ -13,6 +13,10 @@ from msgspec import Struct
 __all__ = ["Anchor", "anchor", "boot_id", "monotonic_ns", "thread_time_ns", "to_next_s"]
 
 
+MOVED_NS = 100_000_000
+"""UTC that has moved by so much against CLOCK_MONOTONIC was set, or the host was suspended."""
+
+
 class Anchor(Struct, frozen=True):
     """One instant on both clocks: ``wall_ns`` (ns since 1970, UTC) was read at ``monotonic_ns``."""
 
@@ -20,6 +24,11 @@ class Anchor(Struct, frozen=True):
     wall_ns: int
     error_ns: int
     """Half the time between the two monotonic reads around the wall read: the anchor's bound."""
+
+    def is_outdated(self, now: "Anchor", age_ns: int) -> bool:
+        """Return whether it is so old, or UTC was set since, or the host was suspended."""
+        passed_ns, passed_wall_ns = now.monotonic_ns - self.monotonic_ns, now.wall_ns - self.wall_ns
+        return passed_ns >= age_ns or abs(passed_wall_ns - passed_ns) >= MOVED_NS
 
 
 def anchor() -> Anchor:

@@ -45,9 +45,9 @@ class LoadedCollector(service.CollectorService):
 
     load: ClassVar[list[Load]] = []
 
-    async def _tell_time(self) -> None:
+    async def _tell_own_use(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(super()._tell_time)
+            tasks.start_soon(super()._tell_own_use)
             while not self._server.connected:  # noqa: ASYNC110  (the real service has no event for it)
                 await anyio.sleep(0.01)
             await log_load(self.load[0], self._journal)

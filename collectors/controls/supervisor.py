@@ -499,7 +499,7 @@ class Beats:
         guards: Supervisor,
         journal: LogFeed,
         gather_ns: Callable[[int], int],
-        used: Callable[[], None],
+        each_second: Callable[[], None],
         log_bytes: int,
         log_ns: int,
     ) -> None:
@@ -509,11 +509,16 @@ class Beats:
             guards: the devices.
             journal: gets their readings.
             gather_ns: returns how long readings may come together at an instant, ns (CLOCK_MONOTONIC).
-            used: tells the guards which devices are used.
+            each_second: logs the clocks, and tells the guards which devices are used.
             log_bytes: limit of the log.
             log_ns: limit of the log's age.
         """
-        self._guards, self._journal, self._gather_ns, self._used = guards, journal, gather_ns, used
+        self._guards, self._journal, self._gather_ns, self._each_second = (
+            guards,
+            journal,
+            gather_ns,
+            each_second,
+        )
         self._log_bytes, self._log_ns = log_bytes, log_ns
         self._bell = anyio.Event()
         self._logged_ns = self._kept_ns = self._relaxed_ns = 0
@@ -545,7 +550,7 @@ class Beats:
         self._journal.flush()
         if now_ns - self._relaxed_ns >= RELAX_NS:
             self._relaxed_ns = now_ns
-            self._used()
+            self._each_second()
             self._guards.relax()
         if self._forgets or now_ns - self._kept_ns >= (KEEP_AT_REST_NS if resting else KEEP_NS):
             self._kept_ns = now_ns

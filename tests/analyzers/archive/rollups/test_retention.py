@@ -12,6 +12,7 @@ from analyzers.archive.memory_rows import read_removed_runs
 from analyzers.results.readings import READING
 from analyzers.results.rows import CheckpointRow, Derived, MetricRow
 from analyzers.service.commits import words
+from collectors.service import ANCHOR_NS
 from tests.analyzers.archives import (
     BOOTED_NS,
     HOST,
@@ -30,6 +31,7 @@ from tests.analyzers.archives import (
     rows,
 )  # fmt: skip
 from tests.messages import COLLECTOR_STARTED
+from zeus_stream.clock import Anchor
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings, Seen
@@ -249,6 +251,26 @@ def test_what_is_kept_for_ever_is_not_removed(archive: DuckdbFile) -> None:
         )
         == {}
     )
+
+
+@pytest.mark.parametrize(
+    "moved_s", [pytest.param(8 * 3600, id="suspended"), pytest.param(-3600, id="set back")]
+)
+def test_energy_is_at_most_a_second_in_the_wrong_hour_when_the_clock_of_a_host_moves(
+    archive: DuckdbFile, moved_s: int
+) -> None:
+    """The clocks of a host were logged each minute: up to a minute of energy was in an hour long over."""
+    log, said = list[tuple[Frame, Body]](), Anchor(0, 0, 0)
+    for second in range(1, 101):
+        moved_ns = moved_s * SECOND if second >= 50 else 0
+        now = Anchor(second * SECOND, BOOTED_NS + second * SECOND + moved_ns, 9)
+        if said.is_outdated(now, ANCHOR_NS):
+            said, note = now, ClockAnchored(now.monotonic_ns, now.wall_ns, 9)
+            log.append(frame(len(log), Notes((note,)), t_ns=now.monotonic_ns))
+        log.append(frame(len(log), readings(second), t_ns=(second + 1) * SECOND))
+    archive.put([log])
+    by_hour = dict(ask(archive, "SELECT hour(began_at), sum(covered_s) FROM seconds GROUP BY ALL"))
+    assert by_hour[0] == pytest.approx(2 * 49, abs=3)
 
 
 def test_readings_are_placed_by_the_clock_that_was_known_then(archive: DuckdbFile) -> None:
