@@ -145,10 +145,11 @@ class OtelSender:
                 )
 
     def _counted_here(self, name: str, sample: MetricSample, *, began: bool) -> MetricSample:
-        """Return what a counter has counted since the series began. One of a host may be older than it."""
-        key = name, sample.labels
+        """Return what a counter has counted since the series began. One of a service may be older than it."""
+        key, labels = (name, sample.labels), dict(sample.labels)
         if key not in self._firsts:
-            self._firsts[key] = sample.value if not began or "host" in dict(sample.labels) else 0.0
+            older = "host" in labels or ("process" in labels and not began)
+            self._firsts[key] = sample.value if older else 0.0
         elif sample.value < self._firsts[key]:
             self._firsts[key] = 0.0  # its service began again
         return replace(sample, value=sample.value - self._firsts[key])

@@ -187,6 +187,15 @@ def test_steps_are_histograms_with_the_buckets_of_the_analyzer(receiver: Receive
     assert set(receiver.metrics()) == {"zeus_stream.up"}
 
 
+def test_what_a_job_used_before_the_first_export_is_in_it(receiver: Receiver) -> None:
+    jobs = JobMetrics()
+    jobs.take(of_analyzer().runs)
+    with OtelSender(receiver.url, lambda: jobs.families(of_analyzer()), every_ms=3_600_000):
+        pass
+    ((_, value, _),) = receiver.metrics()["zeus_stream.job.energy"]
+    assert value == 1000
+
+
 def test_a_receiver_that_is_away_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     """Each export wrote three lines, every 15 s for as long as it was away."""
     exporter = StepExporter("http://127.0.0.1:1", 1, list)
