@@ -58,7 +58,7 @@ def alerts() -> list[str]:
 
 def catalogue() -> dict[str, set[str]]:
     """Return the labels of each metric."""
-    jobs = JobMetrics()
+    jobs = JobMetrics(whole=True)
     jobs.take(of_analyzer().runs)
     jobs.add_waste("asr", {"data wait": 1.0})
     families: list[Family] = [

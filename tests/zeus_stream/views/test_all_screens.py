@@ -75,7 +75,7 @@ def terminal(scene: Scene) -> str:
 
 
 def families(scene: Scene) -> list[Family]:
-    jobs = JobMetrics()
+    jobs = JobMetrics(whole=True)
     jobs.take(scene.now.runs)
     return [*gpu_families(scene.now), *jobs.families(scene.now), *service_families(scene.now)]
 

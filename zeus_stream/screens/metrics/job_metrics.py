@@ -30,6 +30,8 @@ OTHER = "other"
 class JobMetrics:
     """Counters of jobs over many snapshots. A run that has left the snapshot keeps what it had."""
 
+    whole: bool = False
+    """Runs of the first snapshot are counted from their begin on, and not from that snapshot on."""
     energy_j: dict[str, float] = field(default_factory=dict)
     saved_j: dict[str, float] = field(default_factory=dict)
     waste_j: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -38,16 +40,13 @@ class JobMetrics:
     _runs: dict[str, tuple[float, float]] = field(default_factory=dict)
     _closed: dict[str, None] = field(default_factory=dict)
 
-    def begin(self, runs: Iterable[RunNow]) -> None:
-        """Leave out what runs used before this exporter started."""
-        for run in runs:
-            self._runs[run.run] = run.energy_j or 0.0, 0.0
-            if run.ended_wall_ns is not None:
-                self._closed[run.run] = None
-
     def take(self, runs: Iterable[RunNow]) -> list[RunNow]:
         """Add what runs have used since the last snapshot. Return the runs that have ended since."""
-        ended = []
+        ended: list[RunNow] = []
+        if not self.whole:
+            runs = tuple(runs)
+            self._leave_out(runs)
+            self.whole = True
         for run in runs:
             job = self._job(run.job)
             energy_j, saved_j = self._runs.get(run.run, (0.0, 0.0))
@@ -68,6 +67,13 @@ class JobMetrics:
         while len(self._closed) > MAX_SERIES:
             del self._closed[next(iter(self._closed))]
         return ended
+
+    def _leave_out(self, runs: Iterable[RunNow]) -> None:
+        """Leave out what runs used before."""
+        for run in runs:
+            self._runs[run.run] = run.energy_j or 0.0, 0.0
+            if run.ended_wall_ns is not None:
+                self._closed[run.run] = None
 
     def add_waste(self, job: str, causes: Mapping[str, float]) -> None:
         """Add the parts of a closed run that are waste, joules by cause."""

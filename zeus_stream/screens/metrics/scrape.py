@@ -33,8 +33,7 @@ class Scrape:
         """``dcgm``: dcgm-exporter's names as well. ``whole``: count runs from their begin on."""
         self._where = where
         self._dcgm = dcgm
-        self._jobs = JobMetrics()
-        self._counts = whole
+        self._jobs = JobMetrics(whole=whole)
         self._later: dict[str, tuple[RunNow, int]] = {}
         self._lock = threading.Lock()
         self._begun = 0
@@ -79,9 +78,6 @@ class Scrape:
     def _of(self, process: Process, snapshot: Snapshot) -> Sequence[Family]:
         if process == "collector":
             return [*gpu_families(snapshot, self._dcgm), *service_families(snapshot)]
-        if not self._counts:
-            self._jobs.begin(snapshot.runs)
-            self._counts = True
         ended = self._jobs.take(snapshot.runs)
         self.ended = [*self.ended, *ended][-MAX_LATER:]
         self._later |= {run.run: (run, 0) for run in ended}

@@ -104,7 +104,7 @@ def test_a_service_says_its_lag_gaps_commands_and_hosts() -> None:
 
 
 def test_a_job_keeps_the_energy_of_runs_that_have_left_the_snapshot() -> None:
-    jobs = JobMetrics()
+    jobs = JobMetrics(whole=True)
     assert jobs.take([RUN]) == []
     ended = replace(RUN, energy_j=1500.0, ended_wall_ns=1)
     assert jobs.take([ended]) == [ended]
@@ -124,7 +124,6 @@ def test_an_exporter_that_starts_again_counts_no_joule_of_before() -> None:
     """Its counter fell to the whole energy of the open run: Prometheus added that to the rate."""
     jobs = JobMetrics()
     over = replace(RUN, run="over", ended_wall_ns=1)
-    jobs.begin([RUN, over])
     assert jobs.take([RUN, over]) == []
     assert (jobs.energy_j, jobs.saved_j) == ({"asr": 0}, {"asr": 824})
     jobs.take([replace(RUN, energy_j=1250.0)])
@@ -132,14 +131,14 @@ def test_an_exporter_that_starts_again_counts_no_joule_of_before() -> None:
 
 
 def test_a_saving_may_shrink() -> None:
-    jobs = JobMetrics()
+    jobs = JobMetrics(whole=True)
     jobs.take([RUN])
     jobs.take([replace(RUN, search=replace(SEARCH, saved_j=400.0))])
     assert jobs.saved_j == {"asr": 400}
 
 
 def test_jobs_without_number_are_added_up_as_one() -> None:
-    jobs = JobMetrics()
+    jobs = JobMetrics(whole=True)
     jobs.take([replace(RUN, run=f"run-{n}", job=f"job-{n}", energy_j=1.0) for n in range(MAX_JOBS + 7)])
     found = parsed(jobs.families(of_analyzer()))
     assert value(found, "zeus_stream_job_energy_joules_total", training_job=OTHER) == 7
@@ -149,7 +148,7 @@ def test_jobs_without_number_are_added_up_as_one() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | st.floats(0, 1e9)), max_size=30))
 def test_counters_never_fall(readings: list[tuple[int, float | None]]) -> None:
-    jobs, before = JobMetrics(), 0.0
+    jobs, before = JobMetrics(whole=True), 0.0
     for number, energy_j in readings:
         jobs.take([replace(RUN, run=f"run-{number}", energy_j=energy_j)])
         assert jobs.energy_j["asr"] >= before

@@ -109,7 +109,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def test_metrics_have_the_names_units_and_attributes_of_the_conventions(receiver: Receiver) -> None:
-    jobs = JobMetrics()
+    jobs = JobMetrics(whole=True)
     earlier = [
         *gpu_families(replace(of_collector(), gpus=(replace(GPU, energy_mj=12_000_000),))),
         *service_families(of_collector()),
@@ -188,7 +188,7 @@ def test_steps_are_histograms_with_the_buckets_of_the_analyzer(receiver: Receive
 
 
 def test_what_a_job_used_before_the_first_export_is_in_it(receiver: Receiver) -> None:
-    jobs = JobMetrics()
+    jobs = JobMetrics(whole=True)
     jobs.take(of_analyzer().runs)
     with OtelSender(receiver.url, lambda: jobs.families(of_analyzer()), every_ms=3_600_000):
         pass
