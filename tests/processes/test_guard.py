@@ -14,10 +14,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import RestoreRecordFile
 from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.log.sqlite import SqliteLog
 from collectors.processes import start_ticks
+from tests.collectors.controls.left_record import leave
 from tests.environment import PATIENCE_S
 from tests.gpu.stand_in import StandIn
 from tests.processes.setup import (
@@ -211,6 +213,20 @@ def test_without_its_guard_a_killed_collector_is_made_good_by_hand(host: Host, z
     )
     again = restore(host, zeus_dir)
     assert (again.returncode, again.stdout) == (0, "Nothing was left in force.\n")
+
+
+@pytest.mark.sweep
+def test_what_was_restored_is_said_though_the_driver_of_another_gpu_hangs(
+    zeus_dir: Path, stand_in: StandIn
+) -> None:
+    hanging, gpu = stand_in.gpus[:2]
+    host = Host("nvml", gpu.uuid.decode(), lambda: int(gpu.requested_mw), lambda _: None, lambda _: UNLOCKED)
+    gpu.requested_mw = OURS_MW
+    leave(zeus_dir / "restore", host.gpu, Limits(FOUND_MW, OURS_MW))
+    hanging.latency_us = 6_000_000  # longer than the restorer and the end of NVML wait
+    done = restore(host, zeus_dir)
+    assert done.stdout == f"{host.gpu}: restored to 220 W, as it was found.\n", done.stderr
+    assert gpu.requested_mw == FOUND_MW
 
 
 def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: Host, zeus_dir: Path) -> None:

@@ -352,8 +352,8 @@ def restore(settings: Settings, *, dry_run: bool, default: bool) -> None:
         dry = dry_run or settings.observe
         restorer = Restorer(bus, where.records, by="zeus-stream restore", dry_run=dry, default=default)
         outcomes = restorer.restore()
-    for outcome in outcomes:
-        click.echo(outcome.says)
+        for outcome in outcomes:  # before the bus is closed, which a driver that hangs does not let it be
+            click.echo(outcome.says)
     if not outcomes:
         click.echo("Nothing was left in force.")
     if any(outcome.left for outcome in outcomes):
