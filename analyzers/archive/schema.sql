@@ -85,6 +85,18 @@ FROM sessions AS earlier JOIN sessions AS later ON later.run = earlier.run AND l
 JOIN windows ON windows.session = later.session AND windows.kind = wanted AND wanted <> 'run'
 GROUP BY earlier.session;
 
+-- The GPUs of a session that a lower rank of its run has at the same time: in such windows they count with that one.
+CREATE MACRO of_lower_ranks(wanted) AS TABLE
+WITH users AS (
+    SELECT run, rank, session, unnest(gpus) AS gpu, began_wall_ns AS from_ns,
+        coalesce(began_wall_ns + ended_ns - began_ns, 9223372036854775807) AS until_ns
+    FROM sessions WHERE world_size > 1
+)
+SELECT DISTINCT mine.session, mine.gpu FROM users AS mine JOIN users AS other ON other.run = mine.run
+    AND other.gpu = mine.gpu AND other.rank < mine.rank
+    AND other.from_ns < mine.until_ns AND mine.from_ns < other.until_ns
+JOIN windows ON windows.session = other.session AND windows.kind = wanted;
+
 -- The windows of one kind, added up over the GPUs and ranks of a run. Of those with one number the last counts.
 CREATE MACRO whole(wanted) AS TABLE
 SELECT gpu_windows.*, cpu_energy_j
@@ -101,7 +113,7 @@ FROM (
         max_of_all(power_limit_w) AS highest_limit_w,
         count(gpu) AS gpus, bool_or(shared) AS shared,
         coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') AS quality
-    FROM windows LEFT JOIN begun_again(wanted) USING (session)
+    FROM windows ANTI JOIN of_lower_ranks(wanted) USING (session, gpu) LEFT JOIN begun_again(wanted) USING (session)
     WHERE kind = wanted AND NOT of_host(gpu) AND (index BETWEEN first_again AND last_again) IS NOT TRUE
     GROUP BY run, index
 ) AS gpu_windows LEFT JOIN (

@@ -298,6 +298,13 @@ def test_a_step_that_a_later_process_of_the_rank_made_again_counts_once(archive:
     ]
 
 
+def test_the_gpu_of_two_ranks_counts_once_in_a_step(archive: DuckdbFile) -> None:
+    ranks = [replace(RUN, session=f"rank {n}", rank=n, world_size=2, gpus=(A,)) for n in range(2)]
+    made = [replace(window("step", 0, 11, 12, A), session=each.session, rank=each.rank) for each in ranks]
+    archive.put([], [*ranks, *made])
+    assert ask(archive, "SELECT step, energy_j, gpus FROM steps") == [(0, 200.0, 1)]
+
+
 def test_savings_are_those_of_the_last_decision_that_chose_a_limit(archive: DuckdbFile) -> None:
     lost = replace(DECISION, number=1, power_limit_w=None, energy_per_step_j=None, step_s=None, applied=False)
     archive.put([], [RUN, DECISION, lost])
