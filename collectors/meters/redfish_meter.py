@@ -39,7 +39,7 @@ class RedfishMeter:
             )
         place = parts.netloc.rpartition("@")[2]
         self._url = urlunsplit(parts._replace(netloc=place))
-        self._name = f"{parts.hostname}{parts.path}"
+        self._name = f"{place}{parts.path}"
         self._headers = {"Accept": "application/json"}
         if parts.username is not None:
             secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()

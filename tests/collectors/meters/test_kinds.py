@@ -202,6 +202,7 @@ def test_redfish_without_a_figure_says_why_and_never_the_password(address: str, 
     resources = {"/redfish/v1/Chassis/1/Power": POWER, "/redfish/v1": {"Name": "Root"}}
     with redfish(resources) as place, pytest.raises(RetryError, match=why) as wrong:
         read(f"redfish:http://{address.format(place=place)}")
+    assert str(wrong.value).startswith(f"{place}/"), "with its port"
     assert "wrong" not in str(wrong.value)
     assert "a%20b" not in str(wrong.value)
 
