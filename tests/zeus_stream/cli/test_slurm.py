@@ -122,6 +122,7 @@ def test_without_a_collector_a_job_begins_and_ends_all_the_same(tmp_path: Path) 
         assert done.returncode == 1
         assert f"slurm: could not report the job: no collector at {tmp_path}/publish" in done.stderr
     assert os.stat(tmp_path / "allocations").st_mode & 0o077 == 0  # noqa: PTH116
+    assert list((tmp_path / "allocations").iterdir()) == []
 
 
 def test_a_job_that_a_full_disk_kept_from_being_reported_ends_without_an_error(tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def end() -> None:
     until(lambda: sender.absent or not box.empty(), LONGEST_S, Signals())
     outbox.close()
     sender.stop()
+    path.unlink()  # the epilog comes once, whatever became of the report
     _check(outbox, sender)
-    path.unlink()
     click.echo(line_of(started, None if box.empty() else box.get_nowait()))
     if output := output_of(started, os.environ, _standard_input()):
         click.echo(output)
