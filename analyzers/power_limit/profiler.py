@@ -511,8 +511,8 @@ def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None 
             unsure = not sure and confidence.p95 > TOLERATED
             if unsure:
                 reason += (
-                    f"; not sure yet: it may cost {100 * confidence.p95:.1f} % more than the best;"
-                    " the search goes on in the background while the run lasts"
+                    f"; not sure: it may cost {100 * confidence.p95:.1f} % more than the best;"
+                    " searched further in the background until the run ends"
                 )
             chosen = Chosen(
                 limit_mw=limit_mw,

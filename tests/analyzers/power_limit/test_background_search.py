@@ -30,7 +30,7 @@ def test_the_bound_is_stated_and_the_search_goes_on_within_its_share() -> None:
     assert first.confidence is not None
     assert first.confidence.p95 > TOLERATED
     bound = f"it may cost {100 * first.confidence.p95:.1f} % more than the best"
-    assert f"not sure yet: {bound}; the search goes on in the background" in first.reason
+    assert f"not sure: {bound}; searched further in the background until the run ends" in first.reason
     began, budget = bench.index, most_blocks(len(LIMITS_MW)) * BLOCK
     assert began >= budget
     while len(bench.decided) == 1 and bench.index < STEPS - 20:
