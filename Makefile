@@ -7,9 +7,9 @@ DEVICE ?= simulated:a40x1
 KILLS ?= 60
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
-# Many tests wait, so there are two workers more than cores; none has a core for more threads of its own.
+# Many tests wait, so there are four workers more than cores; none has a core for more threads of its own.
 export OPENBLAS_NUM_THREADS ?= 1
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 4)
 FAST_WORKERS := $(shell getconf _NPROCESSORS_ONLN)  # few of its tests wait, and each worker reads all of them: 7 s of a core
 
 .PHONY: chaos docs figures help packages release test-pythons install demo demo-page test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics test-slurm check fuzz soak audit sbom lock clean
