@@ -16,6 +16,7 @@ from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, W
 Key = TypeVar("Key")
 RECENT_STEPS = 40
 MAX_LIMITS = 64
+MAX_VISITS = 256
 MAX_STRETCHES = 64
 """Decisions of one run whose steps are kept apart."""
 SAME_W = 0.5
@@ -124,7 +125,8 @@ class LiveRun:
     late: dict[tuple[int, float, bool], tuple[int, float]] = field(default_factory=dict)
     """Number and energy (J) of the last steps: by their index // `COUNTED`, power limit, and whether single
     GPUs were below it."""
-    trials: dict[tuple[int, float, bool], TrialRow] = field(default_factory=dict)
+    visits: dict[int, TrialRow] = field(default_factory=dict)
+    """Of the last round, by number."""
     decision: DecisionRow | None = None
     pipeline: str | None = None
     """How far the plan of its clocks is. None: it is no pipeline."""
@@ -180,6 +182,14 @@ class LiveRun:
             if abs(limit_w - held_w) < SAME_W <= abs(held_w - chosen_w):
                 lowered, limit_w = True, chosen_w  # against what is usual now, as they are
         _count(stretch.lowered if lowered else stretch.at_limits, limit_w, steps, energy_j, MAX_LIMITS)
+
+    def take_visit(self, row: TrialRow) -> None:
+        """Take in a visit of a limit, or one that has more steps now."""
+        self.visits[row.number] = row
+        latest = max(each.round for each in self.visits.values())
+        self.visits = {number: each for number, each in self.visits.items() if each.round == latest}
+        if len(self.visits) > MAX_VISITS:
+            del self.visits[next(iter(self.visits))]
 
     def take_decision(self, row: DecisionRow) -> None:
         if row.power_limit_w is None:

@@ -1,7 +1,7 @@
 """The runs of a `Snapshot`: rows of the interpreter, and progress of searches, to what screens show. Pure."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import frexp
 from typing import ClassVar
@@ -9,7 +9,6 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from analyzers.live.live_run import (
-    MAX_LIMITS,
     RECENT_STEPS,
     SAME_W,
     Gained,
@@ -165,10 +164,7 @@ class LiveRuns:
                 if row.energy_j is None and not of_host(gpu):
                     run.unmeasured = row.quality
             case TrialRow():
-                run.trials.pop((row.round, row.power_limit_w, row.confirms), None)
-                run.trials[row.round, row.power_limit_w, row.confirms] = row
-                if len(run.trials) > MAX_LIMITS:
-                    del run.trials[next(iter(run.trials))]
+                run.take_visit(row)
             case ForecastRow():
                 run.forecast = row
             case DecisionRow():
@@ -347,10 +343,8 @@ def _search(run: LiveRun, progress: SearchNow | None) -> SearchNow | None:
             clock_mhz=decision.clock_mhz,
             found_mw=_milliwatts(decision.default_limit_w),
         )
-    trials = [
-        row for row in run.trials.values() if row.round == max(each.round for each in run.trials.values())
-    ]
-    latest = max(trials, key=lambda row: (row.best_w is not None, row.ended_ns), default=None)
+    trials = _trials(run.visits.values())
+    latest = max(run.visits.values(), key=lambda row: (row.best_w is not None, row.ended_ns), default=None)
     saved, added = run.saved, _added_percent(decision, "energy_per_step_j")
     return replace(
         progress,
@@ -364,7 +358,7 @@ def _search(run: LiveRun, progress: SearchNow | None) -> SearchNow | None:
         time_added_low_percent=_of(decision, "time_added_low_percent"),
         time_added_high_percent=_of(decision, "time_added_high_percent"),
         reason=(progress.reason or (decision.reason if decision else ""))[:2000],
-        trials=tuple(_trial(row) for row in trials[-MAX_TRIAL_ROWS:]),
+        trials=tuple(trials[-MAX_TRIAL_ROWS:]),
         stretches=tuple(_stretch(*gain) for gain in run.gains if gain[1].steps),
     )
 
@@ -385,20 +379,29 @@ def _stretch(decision: DecisionRow, gained: Gained) -> StretchNow:
     )
 
 
-def _least_energy_mw(trials: Iterable[TrialRow]) -> int | None:
+def _least_energy_mw(trials: Iterable[TrialNow]) -> int | None:
     """Return the limit with the least energy of a step: the best so far where all limits are measured."""
-    best = min((row for row in trials if row.steps), key=lambda row: row.energy_j / row.steps, default=None)
-    return None if best is None else _milliwatts(best.power_limit_w)
+    known = [(each.step_j, each.limit_mw) for each in trials if each.step_j is not None]
+    return min(known, default=(None, None))[1]
 
 
-def _trial(row: TrialRow) -> TrialNow:
+def _trials(visits: Iterable[TrialRow]) -> list[TrialNow]:
+    """Return the limits that were measured: of each, all steps of its visits, as in `trials_of_rows`."""
+    at: dict[tuple[float, bool], list[TrialRow]] = {}
+    for row in visits:
+        at.setdefault((row.power_limit_w, row.confirms), []).append(row)
+    return [_trial(own) for own in at.values()]
+
+
+def _trial(visits: Sequence[TrialRow]) -> TrialNow:
+    first, steps = visits[0], sum(row.steps for row in visits)
     return TrialNow(
-        limit_mw=round(row.power_limit_w * 1000),
-        steps=row.steps,
-        step_j=row.energy_j / row.steps if row.steps else None,
-        step_ms=1000 * row.duration_s / row.steps if row.steps else None,
-        confirms=row.confirms,
-        clock_mhz=row.clock_mhz,
+        limit_mw=round(first.power_limit_w * 1000),
+        steps=steps,
+        step_j=sum(row.energy_j for row in visits) / steps if steps else None,
+        step_ms=1000 * sum(row.duration_s for row in visits) / steps if steps else None,
+        confirms=first.confirms,
+        clock_mhz=first.clock_mhz,
     )
 
 

@@ -20,7 +20,7 @@ from tests.zeus_stream.views.scenes import SCENES, Answer, Scene, stored
 from zeus_stream.integrations.trackers import TrackedPoints
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.questions.asking import answered
-from zeus_stream.questions.run_questions import find_run_rows
+from zeus_stream.questions.run_questions import find_run_rows, find_trials
 from zeus_stream.screens.html.document import run_report
 from zeus_stream.screens.html.hour_panel import find_hour
 from zeus_stream.screens.metrics.job_metrics import JobMetrics
@@ -40,6 +40,7 @@ from zeus_stream.screens.web.source import QueryRows as Page
 from zeus_stream.screens.web.source import Source
 from zeus_stream.views.quantity import Quantity, half_of, joules, opposite, with_half
 from zeus_stream.views.run_view import RunRows, RunView, run_of_rows
+from zeus_stream.views.search import TrialView
 from zeus_stream.views.site_view import PowerView, site_of_live
 
 IMPOSSIBLE = {
@@ -170,12 +171,24 @@ def check_same(live: RunView, stored_view: RunView) -> None:
         assert live.saving.headline == stored_view.saving.headline
 
 
+def check_same_limits(
+    live: Sequence[TrialView], stored_limits: Sequence[TrialView], *, figures: bool
+) -> None:
+    """Check that the live state and the archive state the same of each limit of the last round."""
+    last = [each for each in stored_limits if not each.old]
+    assert [(each.level, each.steps) for each in live] == [(each.level, each.steps) for each in last]
+    for one, other in zip(live, last, strict=True) if figures else ():
+        for of in ("energy", "time", "energy_change", "time_change"):
+            assert is_same(getattr(one, of), getattr(other, of)), (of, one, other)
+
+
 class Shown(NamedTuple):
     """A scene, what each screen shows of it, and what the archive answers."""
 
     scene: Scene
     screens: Mapping[str, str]
     rows: RunRows | None
+    limits: Sequence[TrialView]
     hour: PowerView | None
     steps_at_limit: Sequence[Mapping[str, Any]]
 
@@ -184,10 +197,12 @@ class Shown(NamedTuple):
 def shown_of(name: str) -> Shown:
     scene = SCENES[name]()
     with tempfile.TemporaryDirectory() as folder, stored(scene, Path(folder, "energy.duckdb")) as answer:
+        rows = answered(find_run_rows("run"), answer)
         return Shown(
             scene,
             screens(scene, answer),
-            answered(find_run_rows("run"), answer),
+            rows,
+            () if rows is None else answered(find_trials(rows), answer)[1],
             answered(find_hour(scene.now.wall_ns), answer),
             answer(AT_LIMIT).to_pylist(),
         )
@@ -196,7 +211,7 @@ def shown_of(name: str) -> Shown:
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", SCENES)
 def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str) -> None:
-    scene, shown, rows, hour, _ = shown_of(name)
+    scene, shown, rows, limits, hour, _ = shown_of(name)
     for screen, page in shown.items():
         for what, pattern in IMPOSSIBLE.items():
             found = [page[max(0, at.start() - 60) : at.end() + 20] for at in pattern.finditer(page)]
@@ -233,6 +248,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str) 
         return
     (live,) = site_of_live(scene.now).runs
     check_same(live, view)
+    check_same_limits(live.trials, limits, figures=not live.ended)
     assert ("energy so far" in shown["web"]) is not live.ended
     assert ("0 open runs, 1 that ended" in shown["terminal"]) is live.ended
     assert (" so far, until 19" in shown["text"]) is (live.ended is False), "an energy so far has its age"
@@ -267,7 +283,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str) 
 @pytest.mark.sweep
 def test_what_was_saved_before_and_since_a_drift_is_shown_apart_and_true() -> None:
     """Each stretch has the interval of its own measurement; the last decision's stood for all."""
-    _, shown, rows, _, steps = shown_of("the workload changes, in noise")
+    _, shown, rows, _, _, steps = shown_of("the workload changes, in noise")
     assert rows is not None
     saving = run_of_rows(rows).saving
     assert saving is not None
