@@ -187,6 +187,25 @@ def test_each_service_starts_with_options_that_its_command_has(files: dict[str, 
         command.make_context(name, arguments)  # parses, and does not run
 
 
+def test_prometheus_scrapes_each_collector_and_the_analyzer(files: dict[str, list[Object]]) -> None:
+    """Nothing scraped the analyzer: no Prometheus had its jobs, runs and hosts, nor how far it is behind."""
+    (monitor,) = files["pod-monitor.yaml"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    secret = endpoint["authorization"]["credentials"]["name"]
+    templates = [each["spec"]["template"] for objects in files.values() for each in objects
+                 if each["kind"] in ("DaemonSet", "Deployment")]  # fmt: skip
+    scraped = set()
+    for template in (each for each in templates if wanted <= each["metadata"]["labels"].items()):
+        for one in template["spec"]["containers"]:
+            if endpoint["port"] in {port["name"] for port in one.get("ports", ())}:
+                assert {"name": "token", "secret": {"secretName": secret}} in template["spec"]["volumes"]
+                command, *options = one["args"]
+                assert command == "metrics"
+                scraped.add(option(options, "of") if "--of" in options else "collector")
+    assert scraped == {"collector", "analyzer"}
+
+
 def test_the_settings_are_understood(files: dict[str, list[Object]], tmp_path: Path) -> None:
     (config,) = files["settings.yaml"]
     text = config["data"]["zeus-stream.toml"]
