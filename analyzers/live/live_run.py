@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple, TypeVar
 
 from analyzers.results.limit_rows import COUNTED
-from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
+from analyzers.results.rows import DecisionRow, ForecastRow, ProfileRow, RunRow, TrialRow, WindowRow
 
 Key = TypeVar("Key")
 RECENT_STEPS = 40
@@ -127,6 +127,8 @@ class LiveRun:
     GPUs were below it."""
     visits: dict[int, TrialRow] = field(default_factory=dict)
     """Of the last round, by number."""
+    profile: dict[float, ProfileRow] = field(default_factory=dict)
+    """By limit: of the last round that has decided, where it measured the limit itself."""
     decision: DecisionRow | None = None
     pipeline: str | None = None
     """How far the plan of its clocks is. None: it is no pipeline."""
@@ -190,6 +192,19 @@ class LiveRun:
         self.visits = {number: each for number, each in self.visits.items() if each.round == latest}
         if len(self.visits) > MAX_VISITS:
             del self.visits[next(iter(self.visits))]
+
+    def take_profile(self, row: ProfileRow) -> None:
+        """Take in what a round that has decided knows of a limit."""
+        if row.chosen_limit_w is None or (row.measured_run, row.measured_round) != (row.run, row.round):
+            return
+        self.profile = {limit_w: each for limit_w, each in self.profile.items() if each.round == row.round}
+        self.profile[row.power_limit_w] = row
+
+    @property
+    def believed(self) -> list[ProfileRow]:
+        """Return what is known of the limits of the visits. Empty: their round has not decided."""
+        latest = max((each.round for each in self.visits.values()), default=None)
+        return [each for each in self.profile.values() if each.round == latest]
 
     def take_decision(self, row: DecisionRow) -> None:
         if row.power_limit_w is None:

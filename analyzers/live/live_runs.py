@@ -22,6 +22,7 @@ from analyzers.results.rows import (
     DecisionRow,
     ForecastRow,
     PipelineRow,
+    ProfileRow,
     RunRow,
     StepColumns,
     TrialRow,
@@ -149,13 +150,15 @@ class LiveRuns:
                         run.pipeline = row.state
                 case StepColumns():
                     self.take_rows(row.rows(), now_ns, live=live)
-                case WindowRow() | TrialRow() | ForecastRow() | DecisionRow():
+                case WindowRow() | TrialRow() | ForecastRow() | DecisionRow() | ProfileRow():
                     if (run := self._runs.get(row.run)) is not None:
                         self._take_row(run, row)
                 case _:
                     pass  # not shown
 
-    def _take_row(self, run: LiveRun, row: WindowRow | TrialRow | ForecastRow | DecisionRow) -> None:
+    def _take_row(
+        self, run: LiveRun, row: WindowRow | TrialRow | ForecastRow | DecisionRow | ProfileRow
+    ) -> None:
         match row:
             case WindowRow(kind="step"):
                 self._step(run, row)
@@ -165,6 +168,8 @@ class LiveRuns:
                     run.unmeasured = row.quality
             case TrialRow():
                 run.take_visit(row)
+            case ProfileRow():
+                run.take_profile(row)
             case ForecastRow():
                 run.forecast = row
             case DecisionRow():
@@ -343,7 +348,7 @@ def _search(run: LiveRun, progress: SearchNow | None) -> SearchNow | None:
             clock_mhz=decision.clock_mhz,
             found_mw=_milliwatts(decision.default_limit_w),
         )
-    trials = _trials(run.visits.values())
+    trials = _trials(run, progress.found_mw)
     latest = max(run.visits.values(), key=lambda row: (row.best_w is not None, row.ended_ns), default=None)
     saved, added = run.saved, _added_percent(decision, "energy_per_step_j")
     return replace(
@@ -385,12 +390,26 @@ def _least_energy_mw(trials: Iterable[TrialNow]) -> int | None:
     return min(known, default=(None, None))[1]
 
 
-def _trials(visits: Iterable[TrialRow]) -> list[TrialNow]:
-    """Return the limits that were measured: of each, all steps of its visits, as in `trials_of_rows`."""
+def _trials(run: LiveRun, found_mw: int | None) -> list[TrialNow]:
+    """Return the limits that were measured: of each, all steps of its visits, as in `trials_of_rows`.
+
+    Once the round has decided, they are as the search believes them, as in `as_believed`.
+    """
     at: dict[tuple[float, bool], list[TrialRow]] = {}
-    for row in visits:
+    for row in run.visits.values():
         at.setdefault((row.power_limit_w, row.confirms), []).append(row)
-    return [_trial(own) for own in at.values()]
+    trials = [_trial(own) for own in at.values()]
+    believed = {_milliwatts(row.power_limit_w): row for row in run.believed}
+    if found_mw not in believed:
+        return trials
+    return [_as_believed(each, believed.get(each.limit_mw)) for each in trials]
+
+
+def _as_believed(trial: TrialNow, belief: ProfileRow | None) -> TrialNow:
+    if trial.confirms or belief is None:
+        return trial
+    step_ms = 1000 * belief.duration_s / belief.steps
+    return replace(trial, step_j=belief.energy_j / belief.steps, step_ms=step_ms)
 
 
 def _trial(visits: Sequence[TrialRow]) -> TrialNow:
