@@ -37,13 +37,16 @@ QUERY_S = 5.0
 STEP, EPOCH = "energy/step", "energy/epoch"
 _log = logging.getLogger("zeus_stream")
 _EACH_RANK = """(
-    {last} OR {index} <= (
-        SELECT min(newest) FROM (
-            SELECT max(index) AS newest FROM windows WHERE run = {run} AND kind = '{index}' GROUP BY rank
-        )
+    {last} OR {index} <= ALL (
+        SELECT max(index) FROM windows WHERE run = {run} AND kind = '{index}'
+            AND session NOT IN (SELECT session FROM windows WHERE run = {run} AND kind = 'run')
+        GROUP BY rank
     )
 )"""
-"""The rows of a slower host come later: until the end, nothing is logged that a rank has yet to add to."""
+"""The rows of a slower host come later: until the end, nothing is logged that a rank has yet to add to.
+
+A rank that has ended adds no more: a run may go on with fewer of them.
+"""
 _POINTS = """
 SELECT max(step) AS step, avg(energy_j) AS step_j, 1000 * avg(duration_s) AS step_ms,
     sum(energy_j) / sum(duration_s) AS power_w, max(highest_limit_w) AS limit_w, sum(energy_j) AS block_j,

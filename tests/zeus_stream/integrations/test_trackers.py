@@ -112,6 +112,15 @@ def test_a_block_waits_for_the_rows_of_every_rank_until_the_end(put: tuple[Any, 
     assert [point.step for point in points.new(last=True)] == [59, 1]
 
 
+def test_a_block_does_not_wait_for_a_rank_that_was_lost(put: tuple[Any, TrackedPoints]) -> None:
+    """A run that went on with fewer ranks had no point before its end."""
+    store, points = put
+    lost = {"session": "lost", "rank": 1, "gpu": "GPU-lost"}
+    store([CLOSED, row("step", 0, 0, 1, 9, **lost), row("run", 0, 0, 1, 9, **lost), *steps(0, 60)])
+    (block,) = points.new()
+    assert block.step == BLOCK - 1
+
+
 def test_steps_of_a_minute_are_points(put: tuple[Any, TrackedPoints]) -> None:
     store, points = put
     store([CLOSED, *[row("step", n, 70 * n, 70 * (n + 1), 9) for n in range(3)]])
