@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -273,13 +273,21 @@ def _new_budget(
     )
 
 
-def _numbers(context: click.Context, option: click.Parameter, given: str) -> tuple[float, ...]:
-    try:
-        return tuple(map(float, _texts(context, option, given)))
-    except ValueError as wrong:
-        raise click.BadParameter(
-            f"{given!r}: could not be read: it is no number. Give numbers, separated by commas."
-        ) from wrong
+def _numbers(least: float, most: float) -> Callable[[click.Context, click.Parameter, str], tuple[float, ...]]:
+    """Return a callback that reads numbers of this range, separated by commas."""
+
+    def read(context: click.Context, option: click.Parameter, given: str) -> tuple[float, ...]:
+        try:
+            found = tuple(map(float, _texts(context, option, given)))
+        except ValueError as wrong:
+            raise click.BadParameter(
+                f"{given!r}: could not be read: it is no number. Give numbers, separated by commas."
+            ) from wrong
+        if not all(least <= each <= most for each in found):
+            raise click.BadParameter(f"{given} is not in the range {least:g}<=x<={most:g}.")
+        return found
+
+    return read
 
 
 @click.command(cls=Command)
@@ -292,9 +300,9 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
               help="GPU models of the traces. v100+a40 is a pool of two models.  [each]")  # fmt: skip
 @click.option("--workload", "workloads", metavar="TEXT,TEXT", default="", callback=_texts,
               help="Workloads of the traces.  [each]")  # fmt: skip
-@click.option("--eta", "etas", metavar="X,X", default="0.5", callback=_numbers,
+@click.option("--eta", "etas", metavar="X,X", default="0.5", callback=_numbers(0, 1),
               help="Weight of energy in the cost: 0 only time, 1 only energy.  [0.5]")  # fmt: skip
-@click.option("--beta", "betas", metavar="X,X", default="2", callback=_numbers,
+@click.option("--beta", "betas", metavar="X,X", default="2", callback=_numbers(1, 1e6),
               help="A try stops at this multiple of the least cost.  [2]")  # fmt: skip
 @click.option("--window", type=click.IntRange(0), default=0, help="Latest costs that count.  [all]")
 @click.option("--drift", "drifts", metavar="TEXT,TEXT", default="none", callback=_texts,

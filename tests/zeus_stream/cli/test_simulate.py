@@ -251,3 +251,11 @@ def test_the_command_plays_into_the_archive_of_the_setup(zeus: Cli, traces: Path
     wrong = zeus("simulate", *given, "--eta", "half")
     assert wrong.returncode == 2
     assert "'half': could not be read: it is no number" in wrong.stderr
+
+
+@pytest.mark.parametrize(("option", "given"), [("--eta", "0.5,2"), ("--eta", "nan"), ("--beta", "0.5")])
+def test_a_weight_that_no_recurring_job_may_have_is_refused(zeus: Cli, option: str, given: str) -> None:
+    """With --eta 2 costs were less than nothing, and the table had a regret of -283."""
+    wrong = zeus("simulate", "--workload", "squad", "--gpu", "v100", "--policy", "default", option, given)
+    assert wrong.returncode == 2
+    assert f"Invalid value for '{option}': {given} is not in the range" in wrong.stderr
