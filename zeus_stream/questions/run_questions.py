@@ -223,16 +223,21 @@ WHERE run = {run} AND NOT confirms GROUP BY round, power_limit_w
 QUALIFY round = max(round) OVER ()
 """
 SO_FAR = """
-SELECT CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+SELECT CASE WHEN count(energy_j) = count(*) THEN sum(energy_j * part) END AS energy_j,
     (epoch_us(max(power.began_at)) + 1_000_000) * 1000 AS as_of_ns,
     epoch(max(power.began_at)) + 1 - epoch(any_value(since.began_at)) AS duration_s
 FROM power JOIN (
     SELECT gpu, min(began_at) AS began_at
     FROM (SELECT unnest(gpus) AS gpu, began_at FROM sessions WHERE run = {run} AND ended_ns IS NULL)
     GROUP BY gpu
-) AS since ON since.gpu = power.gpu AND power.began_at >= date_trunc('second', since.began_at)
+) AS since ON since.gpu = power.gpu AND power.began_at + to_seconds(length_s) > since.began_at,
+LATERAL (SELECT epoch(power.began_at) + length_s - epoch(since.began_at) AS own_s),
+LATERAL (SELECT CASE WHEN length_s = 1 THEN 1 ELSE least(1, own_s / nullif(covered_s, 0)) END AS part)
 """
-"""Of sessions that are open: the energy of their GPUs until now, to the second."""
+"""Of sessions that are open: the energy of their GPUs until now, to the second.
+
+A minute or an hour that began before a session has its part at the mean power.
+"""
 
 
 _ROWS = {
