@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import asdict
 
-from zeus_stream.paths import holder, places
+from zeus_stream.paths import Places, holder, places
 from zeus_stream.settings import SECTIONS, Section, Settings, kinds, list_settings, make, read, types
 from zeus_stream.views.quantity import show_energy_in
 
@@ -192,6 +192,13 @@ def without_numpy_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+def is_file_asked(settings: Settings, where: Places) -> bool:
+    """Tell whether the archive file is asked: it is named, or no analyzer is named and none runs."""
+    if settings.archive is not None or settings.analyzer is not None:
+        return settings.archive is not None
+    return holder(where.run / "analyzer.lock") is None
+
+
 def ask_sql(settings: Settings, query: str) -> "pa.Table":
     """Answer a query: ask the analyzer that runs, or read the archive if none runs.
 
@@ -199,8 +206,7 @@ def ask_sql(settings: Settings, query: str) -> "pa.Table":
     """
     without_numpy_threads()
     where = places(os.environ)
-    running = settings.analyzer is not None or holder(where.run / "analyzer.lock") is not None
-    if settings.archive is None and running:
+    if not is_file_asked(settings, where):
         from zeus_stream.transport.client import Connection, analyzer
 
         connection = Connection(analyzer(os.environ, settings.analyzer))

@@ -20,6 +20,7 @@ from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.sandbox.confined_query import PART_BYTES
 from tests.analyzers.archives import HOST, A, B, fill, frame, opened, readings
 from tests.empty_archive import archive_at
+from zeus_stream.cli.options import ask_sql
 from zeus_stream.cli.screens.archive_source import answering
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
@@ -191,6 +192,21 @@ def test_the_file_answers_when_no_analyzer_runs(closed: Path) -> None:
         read_file(closed, "FROM steps", Settings(query_rows=5))
     with pytest.raises(StorageError, match="there is no such file"):
         read_file(closed.with_name("other"), "SELECT 1", SETTINGS)
+
+
+def test_sql_and_reports_have_one_sentence_where_neither_an_analyzer_nor_an_archive_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report named an analyzer that did not answer, and SQL the file that is not there."""
+    monkeypatch.setenv("ZEUS_STREAM_DIR", str(tmp_path))
+    with pytest.raises(StorageError, match="there is no such file") as of_sql:
+        ask_sql(SETTINGS, "SELECT 1")
+    with (
+        pytest.raises(StorageError) as of_report,
+        answering(SETTINGS, places({"ZEUS_STREAM_DIR": str(tmp_path)})) as ask,
+    ):
+        ask("SELECT 1")
+    assert str(of_report.value) == str(of_sql.value)
 
 
 @pytest.mark.sweep

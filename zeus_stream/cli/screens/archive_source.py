@@ -13,8 +13,9 @@ from analyzers.archive.opening import Reader
 from analyzers.archive.query import answer_some, import_signals, read_own
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.state_files import signal_files
+from zeus_stream.cli.options import is_file_asked
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.paths import Places, holder
+from zeus_stream.paths import Places
 from zeus_stream.screens.web.source import QueryRows
 from zeus_stream.settings import Settings
 
@@ -89,16 +90,14 @@ class ArchiveSource:
 
 
 def is_file_shown(settings: Settings, where: Places) -> bool:
-    """Tell whether the archive file is asked: it is named, or no analyzer runs and there is one."""
-    if settings.archive is not None or settings.analyzer is not None:
-        return settings.archive is not None
-    return holder(where.run / "analyzer.lock") is None and where.archive.exists()
+    """Tell whether a page shows the archive file: it is asked, and it is named or there is one."""
+    return is_file_asked(settings, where) and (settings.archive is not None or where.archive.exists())
 
 
 @contextmanager
 def answering(settings: Settings, where: Places) -> "Iterator[Callable[[str], pa.Table]]":
     """Give what answers the SQL of a report; a file answers in this process. Raises as its queries do."""
-    if not is_file_shown(settings, where):
+    if not is_file_asked(settings, where):
         from zeus_stream.transport.client import Connection, analyzer  # a file needs no socket
 
         connection = Connection(analyzer(os.environ, settings.analyzer))
