@@ -79,7 +79,7 @@ def run(
         try:
             with signals.leavable():
                 if not signals.leaves:
-                    _report(command, name, code, sessions_begun(found), settings, where, own, signals)
+                    _report(command, name, code, found, settings, where, own, signals)
         except Left:
             pass
         except Late:
@@ -96,16 +96,20 @@ def _report(
     command: Sequence[str],
     name: str,
     code: int,
-    begun: int | None,
+    found: Snapshot,
     settings: Settings,
     where: Places,
     own: ServicesOfCommand,
     signals: Signals,
 ) -> None:
-    """Print what a command cost, or why not. Raises ZeusStreamError; Late and Left end the wait."""
+    """Print what a command cost, or why not. Raises ZeusStreamError; Late and Left end the wait.
+
+    ``found``: the collector's answer before the command.
+    """
     from zeus_stream.questions.run_questions import COMMAND
     from zeus_stream.screens.text.run_cost import ended_by, print_others, print_summary, print_unpublished
 
+    begun = sessions_begun(found)
     failed = ended_by(code) if code else None
     if failed is not None:
         started = describe_command(f"{name}{COMMAND}", command[0])
@@ -116,7 +120,7 @@ def _report(
     summary = wait_for_summary(where, name, signals, begun)
     if summary is None:
         lacking, behind = lacking_package(command), behind_s(where)
-        if others := runs_begun(where, begun):
+        if others := runs_begun(where, found.wall_ns):
             print_others(sys.stderr, name, others, how_to_ask(own, settings, where, "report"))
         else:
             print_unpublished(sys.stderr, lacking, behind_s=behind, failed=failed)

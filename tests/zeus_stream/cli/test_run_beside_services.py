@@ -51,6 +51,9 @@ def test_a_script_that_names_its_runs_is_told_how_to_print_their_cost(site: Cli)
     assert "published no run of its name, mine. In its time began: one, two." in completed.stderr
     assert "zeus-stream report two" in completed.stderr
     assert "nothing was measured" not in completed.stderr
+    measure = (sys.executable, "-m", "zeus_stream", "measure", "--", "true")
+    completed = site("run", "--device", SIMULATED, "--", *measure)
+    assert "began: two" not in completed.stderr, "measure began a session, but no run"
 
 
 def test_a_quiet_run_says_nothing_but_what_the_command_says(site: Cli) -> None:

@@ -87,13 +87,10 @@ def wait_for_summary(
         return summarize(connection.sql, name) if sessions else None
 
 
-def runs_begun(where: Places, begun: int | None) -> list[str]:
-    """Return the names of the runs that began after so many sessions had. Raises ZeusStreamError."""
-    now = sessions_begun(ask_now(where, process="collector"))
-    if begun is None or now is None or now <= begun:
-        return []
-    newest = f"FROM sessions WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT {now - begun}"
-    rows = Connection(where).sql(f"SELECT run FROM ({newest}) GROUP BY run ORDER BY min(began_wall_ns)")  # noqa: S608
+def runs_begun(where: Places, since_ns: int) -> list[str]:
+    """Return the names of the runs that began since then, UTC. Raises ZeusStreamError."""
+    began = f"SELECT run FROM sessions WHERE world_size > 0 AND began_wall_ns >= {since_ns}"  # noqa: S608  (a number)
+    rows = Connection(where).sql(f"{began} GROUP BY run ORDER BY min(began_wall_ns)")
     names: list[str] = rows["run"].to_pylist()
     return names
 
