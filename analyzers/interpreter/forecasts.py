@@ -4,7 +4,7 @@ Only runs whose script says how long they are have one. A step or an epoch count
 GPUs of the run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from analyzers.fleet.session import Session
 from analyzers.interpreter.run_forecast import RunForecast, Spent
@@ -78,11 +78,12 @@ def _take(site: SiteState, followed: FollowedForecast, row: WindowRow) -> Foreca
         return forecast.forecast(session.wall_ns(row.end_ns))
     if block is not None and forecast.last is None:
         forecast.begin_rounds(_spent(site, rows, at_end=False))
-    joules = [each.energy_j for each in rows if each.energy_j is not None]
+    counted = _counted(rows)
+    joules = [each.energy_j for each in counted if each.energy_j is not None]
     limits = {each.power_limit_w for each in rows}
     forecast.add_step(
         row.index,
-        sum(joules) if len(joules) == len(rows) else None,
+        sum(joules) if len(joules) == len(counted) else None,
         max(each.duration_s for each in rows),
         limits.pop() if len(limits) == 1 else None,
     )
@@ -101,18 +102,29 @@ def _wanted(site: SiteState, run: str) -> int:
     return sum(max(1, len(each.gpus)) for each in ranks)
 
 
-def _spent(site: SiteState, rows: Iterable[WindowRow], *, at_end: bool) -> Spent:
-    """Return what the run has spent when these windows, one for each GPU, began or ended."""
+def _counted(rows: Sequence[WindowRow]) -> list[WindowRow]:
+    """Return the rows whose energy counts: of a GPU that ranks share, that of the lowest rank.
+
+    The macro ``of_lower_ranks`` does the same for the archive.
+    """
+    highest_first = sorted(rows, key=lambda row: row.rank, reverse=True)
+    return list({row.gpu or row.session: row for row in highest_first}.values())
+
+
+def _spent(site: SiteState, rows: Sequence[WindowRow], *, at_end: bool) -> Spent:
+    """Return what the run has spent when these windows, of all its ranks and GPUs, began or ended."""
     seconds, joules = 0.0, 0.0
     known = True
     for row in rows:
+        if (session := site.sessions.get(row.session)) is not None:
+            t_ns = row.end_ns if at_end else row.begin_ns
+            seconds = max(seconds, (t_ns - session.started.t_ns) / 1e9)
+    for row in _counted(rows):
         session = site.sessions.get(row.session)
         if session is None:
             known = False
             continue
-        t_ns = row.end_ns if at_end else row.begin_ns
-        seconds = max(seconds, (t_ns - session.started.t_ns) / 1e9)
-        energy = _energy(site, session, row.gpu, t_ns)
+        energy = _energy(site, session, row.gpu, row.end_ns if at_end else row.begin_ns)
         known = known and isinstance(energy, KnownEnergy)
         joules += energy.energy_uj / 1e6 if isinstance(energy, KnownEnergy) else 0.0
     return Spent(seconds, joules if known else None)

@@ -3,10 +3,11 @@
 from math import sqrt
 from random import Random
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from analyzers.interpreter.batch_means import MOST, BatchMeans, added
 from analyzers.interpreter.run_forecast import RunForecast, Spent
@@ -16,6 +17,9 @@ from analyzers.results.rows import DecisionRow, ForecastRow, WindowRow
 from benchmarks.noise.forecasts import KINDS, at_half_time
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
+from zeus_stream.protocol.events import RunStarted
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import Notes, RunAdmitted
 from zeus_stream.views.forecast import forecast_of_row
 
 QUICK = RunSettings(
@@ -217,3 +221,42 @@ def test_a_run_that_says_nothing_of_its_length_has_no_forecast() -> None:
     world = World("simulated:v100x1", Training("imagenet", 0.05, 60, epoch_steps=20), QUICK)
     world.run()
     assert not world.rows(ForecastRow)
+
+
+class OfTwoRanks(World):
+    """A world with a second rank that takes the same steps on the same GPUs."""
+
+    def hear(self, frame: Frame, body: Body) -> None:
+        if isinstance(body, Events):
+            body = replace(body, events=tuple(map(_of_two, body.events)))
+        super().hear(frame, body)
+        (host,) = self.hosts
+        match body:
+            case Events(session=host.session):
+                host.log(replace(body, session="second", events=tuple(map(_of_second, body.events))))
+            case Notes(notes=(RunAdmitted(session=host.session) as admitted,)):
+                host.note(replace(admitted, session="second"))
+            case _:
+                pass
+
+
+def _of_two(event: Any) -> Any:
+    return replace(event, world_size=2) if isinstance(event, RunStarted) else event
+
+
+def _of_second(event: Any) -> Any:
+    return replace(event, rank=1, pid=event.pid + 1) if isinstance(event, RunStarted) else event
+
+
+@pytest.mark.parametrize("planned", [(3, None), (None, 60)], ids=["epochs", "steps"])
+def test_a_gpu_that_two_ranks_share_counts_once(planned: tuple[int | None, int | None]) -> None:
+    """It counted twice: in what the run had spent and in each of its steps."""
+    training = Training("imagenet", 0.05, 60, epoch_steps=20, planned=planned)
+    settings = replace(QUICK, selector=None)
+    alone, shared = (world("simulated:v100x1", training, settings) for world in (World, OfTwoRanks))
+    alone.run()
+    shared.run()
+    assert {row.rank for row in shared.rows(WindowRow) if row.kind == "step"} == {0, 1}
+    made = shared.rows(ForecastRow)
+    assert made
+    assert made == alone.rows(ForecastRow)
