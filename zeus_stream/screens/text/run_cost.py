@@ -81,6 +81,8 @@ WITH marks AS (
     WHERE marks.begin_ns > coalesce(earlier_ns, whole.begin_ns)
         AND (earlier_ns IS NOT NULL OR marks.kind <> 'run')
     GROUP BY place, marks.session, marks.gpu
+    UNION ALL SELECT 'in steps that were not measured', sum(end_ns - begin_ns) / 1e9 FROM windows
+    WHERE run = {run} AND kind = 'step' AND energy_j IS NULL GROUP BY session, gpu
 )
 SELECT place, max(gap_s) AS seconds FROM gaps GROUP BY place ORDER BY sum(gap_s) DESC LIMIT 1
 """

@@ -163,6 +163,14 @@ def test_most_of_what_is_not_attributed_is_placed(of: Summarize) -> None:
     assert "not attributed mostly 5.00 s before the first step" in text, "of each, not of both"
 
 
+def test_steps_that_were_not_measured_are_most_of_what_is_not_attributed(of: Summarize) -> None:
+    """For 6 s in which the GPU was lost the report named 4 ms before the first step."""
+    late = [replace(step, begin_ns=step.begin_ns + S // 10, end_ns=step.end_ns + S // 10) for step in STEPS]
+    lost = replace(late[1], energy_j=None, energy_low_j=None, energy_high_j=None)
+    text = shown(of([RUN, replace(WHOLE, end_ns=late[2].end_ns), late[0], lost, late[2]]))
+    assert "not attributed mostly 1.00 s in steps that were not measured" in text
+
+
 def test_words_of_a_report_are_explained_and_no_others(of: Summarize) -> None:
     words = {word for word, _ in explained(shown(of([RUN, WHOLE, *STEPS, *TRIALS, DECISION])))}
     assert {"steps", "the rest", "not attributed", "found", "saves", "95 %"} <= words
