@@ -8,6 +8,8 @@ The rules, for one control (its power limit, the lock of one of its clocks, or i
 - Restored is only what is ours: the value that was read back right after a set, whatever the driver made of
   the one asked for, one that it took later, or one to which it moved ours as its range changed. Any other
   value is another program's: it stays, the lease ends, and it is the new "found".
+- A value that was asked for, and that the driver has not taken, counts as ours for LATE_NS, also after its
+  lease. Another program's value that equals it is restored too. A collector that died has forgotten it.
 - If what was found is not allowed any more, the nearest that is allowed is restored.
 - A clock's lock cannot be read: unlocked counts as found, the lock as ours, that of another program unseen.
 - A lease that an analyzer made longer for a busy host ends soon after its connection closed, unless it
@@ -24,11 +26,13 @@ What is under way at the device, and what follows:
                 SetDone                             -> nothing     applied, as read back
                 SetDone, above what was found       -> nothing     refused: "range"; lease over
                 SetIgnored                          -> nothing     refused: "ignored"
+                SetFoundOther, one taken late       -> nothing     WriteRecord, refused: "device"; restored
                 SetFoundOther, nothing of ours set  -> nothing     ClearRecord, refused: "other_program"
                 SetFoundOther, else                 -> nothing     refused: "other_program"; lease over
                 SetFailed                           -> nothing     refused; if it was the first, restored
-                                                                   unless what was found is seen there
-    Restoring   RestoreDone                         -> nothing     ClearRecord, lease ended
+                                                                   unless the driver denied it
+    Restoring   RestoreDone, one taken late         -> nothing     WriteRecord, restored
+                RestoreDone                         -> nothing     ClearRecord, lease ended
                 RestoreFailed                       -> nothing     tried again, ever more slowly
 
 Commands that come in the meantime wait, at most MAX_WAITING of them.
@@ -77,6 +81,10 @@ MAX_WAITING = 16
 MAX_OUTCOMES = 64
 MAX_OWNERS = 16
 """Owners whose last fence is remembered."""
+LATE_NS = 60_000_000_000
+"""A driver that has not taken a value may take it for so long."""
+MAX_LATE = 16
+"""Such values that are remembered."""
 RETRY_NS = 100_000_000
 RETRY_MOST_NS = 5_000_000_000
 """A restore that failed is tried again after RETRY_NS, 2 RETRY_NS, 4 RETRY_NS, ... up to this."""
@@ -148,6 +156,13 @@ class WaitingCommand(Struct, frozen=True):
     """Why its run may not command this device."""
 
 
+class LateValue(Struct, frozen=True):
+    """A value that we asked for, and that was not read afterwards."""
+
+    value: int
+    until_ns: int
+
+
 class ControlState(Struct, frozen=True, kw_only=True):
     """State of one control of one device."""
 
@@ -160,6 +175,8 @@ class ControlState(Struct, frozen=True, kw_only=True):
     outcomes: tuple[Outcome, ...] = ()
     fences: tuple[tuple[str, int], ...] = ()
     """Highest fence of each owner, least recent first."""
+    late: tuple[LateValue, ...] = ()
+    """Those that the driver may take yet."""
     failures: int = 0
     """Restores that failed in a row."""
     retry_ns: int = 0
@@ -248,6 +265,7 @@ def validate(state: ControlState) -> None:
     assert len(state.waiting) <= MAX_WAITING, state
     assert len(state.outcomes) <= MAX_OUTCOMES, state
     assert len(state.fences) <= MAX_OWNERS, state
+    assert len(state.late) <= MAX_LATE, state
 
 
 def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) -> Answer:
@@ -288,11 +306,14 @@ def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) 
             return _finish_set(rules, state, command, event, now_ns)
         case SetIgnored(), Setting(command):
             why = f"the driver accepted the {words(rules.control)} and did not change it"
+            state = _remember(state, command, now_ns)
             return _give_up_set(rules, state, command, "ignored", why, now_ns)
         case SetFoundOther(requested), Setting(command):
             return _lose_set(rules, state, command, requested, now_ns)
         case SetFailed(), Setting(command):
             return _fail_set(rules, state, command, event, now_ns)
+        case RestoreDone(requested, True), Restoring() if _taken_late(rules, state, requested, now_ns):
+            return _take_back(replace(state, busy=None), requested)
         case RestoreDone(requested, other_program), Restoring():
             return _finish(rules, state, requested, other_program=other_program, now_ns=now_ns)
         case RestoreFailed(reason), Restoring():
@@ -365,6 +386,9 @@ def _consider(rules: LeaseRules, state: ControlState, waiting: WaitingCommand, n
 def _look(rules: LeaseRules, state: ControlState, requested: int, now_ns: int) -> Answer:
     """Compare what is requested with what should be."""
     lease, limits = state.lease, state.limits
+    known = requested in (limits.confirmed, limits.pending)
+    if not known and _taken_late(rules, state, requested, now_ns):
+        return _take_back(state, requested)
     if not limits.changed:
         if requested != limits.found:
             # An administrator set it: that is what we find when we come to change it.
@@ -384,6 +408,8 @@ def _finish_set(
     requested = done.requested
     limits = state.limits.read_back(requested)
     state = replace(state, limits=limits, busy=None)
+    if not close(requested, command.value, rules.control):
+        state = _remember(state, command, now_ns)
     if requested <= limits.found or close(requested, limits.found) or rules.control != "power_limit":
         return _conclude(state, _applied(rules, command, requested, now_ns, done.took_us))
     taken, asked = spell(rules.control, requested), spell(rules.control, command.value)
@@ -411,15 +437,16 @@ def _fail_set(
     limits, seen = state.limits, failed.requested
     refused = ControlRefused(now_ns, command.command, rules.gpu, failed.cause, failed.reason)
     state, said = _conclude(replace(state, busy=None), refused)
-    if limits.confirmed is None and seen == limits.found:
+    if not failed.denied:
+        state = _remember(state, command, now_ns)
+    if limits.confirmed is None and seen == limits.found and failed.denied:
         return replace(state, limits=Limits(seen), lease=None), (ClearRecord(), *said)
     if limits.confirmed is None:
         return replace(state, lease=None), said  # the restore finds out, and clears the record
     if seen is None:
         return _end(state, Ending("device", f"the device failed: {failed.reason}")), said
     if limits.ours(seen, rules.control):
-        never_taken = failed.cause in ("permission", "range")
-        limits = Limits(limits.found, seen) if never_taken else limits.read_back(seen)
+        limits = Limits(limits.found, seen) if failed.denied else limits.read_back(seen)
         return replace(state, limits=limits), (WriteRecord(limits), *said)
     return _end(state, OTHER_VALUE), said
 
@@ -427,7 +454,15 @@ def _fail_set(
 def _lose_set(
     rules: LeaseRules, state: ControlState, command: SetControl, requested: int, now_ns: int
 ) -> Answer:
-    """Somebody else's value is there."""
+    """Another value is there: somebody else's, or one of ours that the driver took late."""
+    if _taken_late(rules, state, requested, now_ns):
+        why = f"the driver took {spell(rules.control, requested)} late, which we had asked for"
+        refused = ControlRefused(now_ns, command.command, rules.gpu, "device", _refusal(rules, command, why))
+        first = state.limits.confirmed is None  # the lease had not begun
+        state = replace(state, busy=None, lease=None if first else state.lease)
+        state, said = _conclude(state, refused)
+        state, todo = _take_back(state, requested)
+        return state, (*todo, *said)
     reason = _refusal(rules, command, f"somebody else set {spell(rules.control, requested)}, which stays")
     refused = ControlRefused(now_ns, command.command, rules.gpu, "other_program", reason)
     state, said = _conclude(replace(state, busy=None), refused)
@@ -487,6 +522,26 @@ def _put_off(rules: LeaseRules, state: ControlState, reason: str, now_ns: int) -
     wait_ns = min(RETRY_NS << min(state.failures, 10), RETRY_MOST_NS)
     state = replace(state, busy=None, releasing=(), failures=state.failures + 1, retry_ns=now_ns + wait_ns)
     return state, tuple(todo)
+
+
+def _remember(state: ControlState, command: SetControl, now_ns: int) -> ControlState:
+    """Note that the driver may take a value later."""
+    new = LateValue(command.value, now_ns + LATE_NS)
+    others = (each for each in state.late if each.value != new.value and each.until_ns > now_ns)
+    return replace(state, late=(*others, new)[-MAX_LATE:])
+
+
+def _taken_late(rules: LeaseRules, state: ControlState, requested: int, now_ns: int) -> bool:
+    """Tell whether this may be a value of ours that the driver took late."""
+    if close(requested, state.limits.found, rules.control):
+        return False
+    return any(close(requested, each.value, rules.control) and each.until_ns > now_ns for each in state.late)
+
+
+def _take_back(state: ControlState, requested: int) -> Answer:
+    """Have a value restored that the driver took late."""
+    limits = replace(state.limits, pending=requested)
+    return _end(replace(state, limits=limits, retry_ns=0), OTHER_VALUE), (WriteRecord(limits),)
 
 
 def _end(state: ControlState, ending: Ending) -> ControlState:

@@ -149,6 +149,8 @@ class SetFailed(Struct, frozen=True):
     cause: Cause
     reason: str
     requested: int | None
+    denied: bool = False
+    """The driver will not take it later."""
 
 
 class RestoreDone(Struct, frozen=True):

@@ -52,14 +52,14 @@ def change(device: Device, control: Control, limits: Limits) -> SetOutcome:
     try:
         return _set(device, control, limits)
     except PermissionMissingError as wrong:
-        return _failed(device, control, "permission", wrong, limits.expected)
+        return _failed(device, control, "permission", wrong, limits.expected, denied=True)
     except RefusedError as wrong:
-        return _failed(device, control, "range", wrong, limits.expected)
+        return _failed(device, control, "range", wrong, limits.expected, denied=True)
     except LostError as wrong:
         return _failed(device, control, "lost", wrong, None)
     except DeviceError as wrong:
         denied = isinstance(wrong, UnsupportedError)
-        return _failed(device, control, "device", wrong, limits.expected if denied else None)
+        return _failed(device, control, "device", wrong, limits.expected if denied else None, denied=denied)
 
 
 def _set(device: Device, control: Control, limits: Limits) -> SetDone | SetIgnored | SetFoundOther:
@@ -94,7 +94,15 @@ def _rounded(wanted: int, now: int, control: Control) -> bool:
     return close(wanted, now, control) or (control == "power_limit" and abs(wanted - now) < ROUNDING_MW)
 
 
-def _failed(device: Device, control: Control, cause: Cause, wrong: Exception, seen: int | None) -> SetFailed:
+def _failed(
+    device: Device,
+    control: Control,
+    cause: Cause,
+    wrong: Exception,
+    seen: int | None,
+    *,
+    denied: bool = False,
+) -> SetFailed:
     """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
     if control in READ_BACK:
         try:
@@ -102,7 +110,7 @@ def _failed(device: Device, control: Control, cause: Cause, wrong: Exception, se
         except DeviceError as again:
             _log.info("%s", again)
             seen = None
-    return SetFailed(cause, str(wrong), seen)
+    return SetFailed(cause, str(wrong), seen, denied)
 
 
 def put_back(device: Device, limits: Limits, control: Control = "power_limit") -> PutBack:
@@ -113,6 +121,8 @@ def put_back(device: Device, limits: Limits, control: Control = "power_limit") -
         return PutBack(limits.found, other_program=False)
     set_by_us = before in (limits.confirmed, limits.pending) and before != limits.found
     if close(before, limits.found, control) and not set_by_us:
+        if limits.pending is not None:
+            device.set_control(control, limits.found)  # a driver that takes ours later takes this one last
         return PutBack(before, other_program=False)
     moved = control == "power_limit" and _moved_by_driver(device, limits, before)
     if not limits.ours(before, control) and not moved:

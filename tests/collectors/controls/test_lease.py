@@ -33,6 +33,7 @@ from collectors.controls.lease_messages import (
     SetFoundOther,
     SetIgnored,
     Stopping,
+    WriteRecord,
 )
 from collectors.controls.value_changes import put_back
 from collectors.device import Description, Sample
@@ -270,6 +271,46 @@ def test_a_value_that_appears_between_look_and_set_is_left_alone() -> None:
     assert played.state == replace(played.state, limits=Limits(200 * W), lease=None)
 
 
+def late() -> Played:
+    """Return a machine at rest whose driver has ignored 250 W."""
+    played = Played()
+    played.play(Asked(ask("c1")))
+    played.play(SetIgnored(FOUND))
+    assert played.state.at_rest
+    return played
+
+
+def test_a_value_that_the_driver_takes_after_it_has_ignored_it_is_ours() -> None:
+    played = late()
+    left = Limits(FOUND, None, 250 * W)
+    assert played.play(Beat(250 * W), 10) == [WriteRecord(left), CallRestore(left)]
+    assert played.play(RestoreDone(FOUND, other_program=False), 11) == [ClearRecord()]
+    assert played.state.limits == Limits(FOUND)
+    assert played.play(Beat(250 * W), 60_001) == []
+    assert played.state.limits == Limits(250 * W), "another program's"
+
+
+@pytest.mark.parametrize("limit_w", [200, 250])
+def test_a_set_that_finds_a_value_which_the_driver_took_late_has_it_restored(limit_w: int) -> None:
+    played = late()
+    played.play(Asked(ask("c2", limit_w, fence=2)), 10)
+    asked = played.play(SetFoundOther(250 * W), 11)
+    assert causes(asked) == ["device"]
+    assert CallRestore(Limits(FOUND, None, 250 * W)) in asked
+    assert ClearRecord() not in asked
+
+
+def test_a_restore_that_finds_a_value_which_the_driver_took_late_is_made_again() -> None:
+    played = late()
+    played.play(Asked(ask("c2", 200, fence=2)), 10)
+    played.play(SetDone(200 * W), 11)
+    played.play(Asked(release("c3", fence=3)), 12)
+    left = Limits(FOUND, 200 * W, 250 * W)
+    asked = played.play(RestoreDone(250 * W, other_program=True), 13)
+    assert asked == [WriteRecord(left), CallRestore(left)]
+    assert causes(played.play(RestoreDone(FOUND, other_program=False), 14)) == ["released"]
+
+
 @pytest.mark.parametrize(
     ("outcome", "said_causes", "left"),
     [
@@ -287,7 +328,10 @@ def test_a_value_that_appears_between_look_and_set_is_left_alone() -> None:
         pytest.param(SetIgnored(250 * W), ["ignored"], Limits(FOUND, 250 * W), id="ignored"),
         pytest.param(RecordFailed("no room"), ["storage"], Limits(FOUND, 250 * W), id="not recorded"),
         pytest.param(
-            SetFailed("permission", "no", 250 * W), ["permission"], Limits(FOUND, 250 * W), id="denied"
+            SetFailed("permission", "no", 250 * W, denied=True),
+            ["permission"],
+            Limits(FOUND, 250 * W),
+            id="denied",
         ),
     ],
 )
@@ -440,7 +484,7 @@ def test_the_owner_of_one_control_may_have_the_other_and_so_may_all_once_its_lea
 @pytest.mark.parametrize(
     ("failed", "todo"),
     [
-        (SetFailed("permission", "Insufficient Permissions", UNLOCKED), ClearRecord()),
+        (SetFailed("permission", "Insufficient Permissions", UNLOCKED, denied=True), ClearRecord()),
         (SetFailed("device", "Timeout", None), CallRestore(Limits(UNLOCKED, None, 1380))),
     ],
 )
@@ -678,7 +722,7 @@ class UnreliableClock(UnreliableLimit):
         assert self.record == limits, "a lock that the record does not know of"
         assert value in CLOCKS_MHZ
         if self.failed and self.fate % 2:
-            return SetFailed("permission", "no", self.record.confirmed or UNLOCKED)
+            return SetFailed("permission", "no", self.record.confirmed or UNLOCKED, denied=True)
         if not self.failed:
             self.card.set_control("graphics_clock", value)
         if self.failed or self.halfway:

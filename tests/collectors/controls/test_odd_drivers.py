@@ -12,7 +12,7 @@ from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
 from tests.collectors.test_service import Client, collector
 from tests.gpu.stand_in import Gpu, StandIn
 from tests.waiting import eventually
-from zeus_stream.errors import DeviceError, LostError, RetryError
+from zeus_stream.errors import DeviceError, LostError, RetryError, UnsupportedError
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound
 
@@ -183,3 +183,30 @@ async def test_a_limit_that_the_driver_takes_after_it_was_read_back_is_still_our
         (ended,) = await client.wait_for(ControlLeaseEnded)
         assert (ended.cause, ended.value) == ("device", 300 * W)
         assert device.requested_mw == 300 * W
+
+
+@pytest.mark.parametrize("fails", [RetryError, LostError])
+async def test_a_first_limit_whose_set_failed_and_which_the_driver_takes_later_is_restored(
+    zeus_dir: Path, fails: type[DeviceError]
+) -> None:
+    device = LateDevice(0)
+    bus = ArithmeticBus(0)
+    bus.devices = (device,)
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        device.late, device.fails = True, fails
+        assert isinstance(await client.set("c1", 150), ControlRefused)
+        device.take()
+        await eventually(lambda: device.requested_mw == 300 * W)
+        await eventually(lambda: not list((zeus_dir / "restore").glob("*.json")))
+
+
+async def test_a_driver_that_cannot_set_a_limit_leaves_no_record(zeus_dir: Path) -> None:
+    device = LateDevice(0)
+    device.late, device.fails = True, UnsupportedError
+    bus = ArithmeticBus(0)
+    bus.devices = (device,)
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        assert isinstance(await client.set("c1", 150), ControlRefused)
+        await eventually(lambda: not list((zeus_dir / "restore").glob("*.json")))
