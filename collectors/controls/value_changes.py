@@ -120,13 +120,13 @@ def put_back(device: Device, limits: Limits, control: Control = "power_limit") -
         device.set_control(control, limits.found)
         return PutBack(limits.found, other_program=False)
     set_by_us = before in (limits.confirmed, limits.pending) and before != limits.found
-    if close(before, limits.found, control) and not set_by_us:
-        if limits.pending is not None:
-            device.set_control(control, limits.found)  # a driver that takes ours later takes this one last
+    at_found = close(before, limits.found, control) and not set_by_us
+    if at_found and limits.pending is None:
         return PutBack(before, other_program=False)
     moved = control == "power_limit" and _moved_by_driver(device, limits, before)
-    if not limits.ours(before, control) and not moved:
+    if not at_found and not limits.ours(before, control) and not moved:
         return PutBack(before, other_program=True)
+    # Set though it is there, while a value is pending: a driver that takes that one late takes this one last.
     wanted = limits.found
     try:
         device.set_control(control, wanted)
@@ -134,6 +134,10 @@ def put_back(device: Device, limits: Limits, control: Control = "power_limit") -
         wanted = wrong.nearest_mw
         if not close(before, wanted):
             device.set_control(control, wanted)
+    except (PermissionMissingError, UnsupportedError):
+        if not at_found:
+            raise
+        return PutBack(before, other_program=False)  # where nothing can be set, nothing of ours comes late
     if (now := _read(device, control)) == before and not close(now, wanted, control):
         time.sleep(LATE_S)
         device.set_control(control, wanted)

@@ -290,6 +290,14 @@ def test_a_value_that_the_driver_takes_after_it_has_ignored_it_is_ours() -> None
     assert played.state.limits == Limits(250 * W), "another program's"
 
 
+def test_a_value_that_the_driver_takes_after_an_earlier_one_that_was_read_in_its_place_is_ours() -> None:
+    played = late()
+    played.play(Asked(ask("c2", 200, fence=2)), 10)
+    played.play(SetDone(250 * W), 11)
+    left = Limits(FOUND, 250 * W, 200 * W)
+    assert played.play(Beat(200 * W), 12) == [WriteRecord(left), CallRestore(left)]
+
+
 @pytest.mark.parametrize("limit_w", [200, 250])
 def test_a_set_that_finds_a_value_which_the_driver_took_late_has_it_restored(limit_w: int) -> None:
     played = late()

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from collectors.controls.lease_messages import Limits
+from collectors.controls.value_changes import PutBack, put_back
 from collectors.devices.nvml_bus import NvmlBus
 from tests.collectors.controls.left_record import leave
 from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
 from tests.collectors.test_service import Client, collector
 from tests.gpu.stand_in import Gpu, StandIn
 from tests.waiting import eventually
-from zeus_stream.errors import DeviceError, LostError, RetryError, UnsupportedError
+from zeus_stream.errors import DeviceError, LostError, PermissionMissingError, RetryError, UnsupportedError
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound
 
@@ -134,6 +135,16 @@ async def test_a_collector_killed_between_a_set_and_its_record_leaves_no_limit_b
     assert (ended.cause, ended.value, gpu.requested_mw) == ("restart", FOUND_MW, FOUND_MW)
 
 
+async def test_where_the_limit_found_is_there_and_is_not_allowed_any_more_a_restore_sets_the_nearest(
+    gpu: Gpu, nvml_bus: NvmlBus, zeus_dir: Path
+) -> None:
+    leave(zeus_dir / "restore", gpu.uuid.decode(), Limits(FOUND_MW, None, 150 * W))
+    gpu.max_limit_mw = 200 * W
+    async with collector(nvml_bus, zeus_dir) as client:
+        (ended,) = await client.wait_for(ControlLeaseEnded)
+    assert (ended.cause, ended.value, gpu.requested_mw) == ("restart", 200 * W, 200 * W)
+
+
 class LateDevice(ArithmeticDevice):
     """A device that takes a limit when it is let to, and reports the one of before until then."""
 
@@ -210,3 +221,19 @@ async def test_a_driver_that_cannot_set_a_limit_leaves_no_record(zeus_dir: Path)
         await client.start_run()
         assert isinstance(await client.set("c1", 150), ControlRefused)
         await eventually(lambda: not list((zeus_dir / "restore").glob("*.json")))
+
+
+def test_a_restore_sets_what_was_found_behind_a_limit_that_the_driver_has_not_taken() -> None:
+    device = LateDevice(0)
+    device.late = True
+    device.set_control("power_limit", 150 * W)
+    assert put_back(device, Limits(300 * W, None, 150 * W)) == PutBack(300 * W, other_program=False)
+    device.take()
+    assert device.requested_mw == 300 * W
+
+
+@pytest.mark.parametrize("denied", [PermissionMissingError, UnsupportedError])
+def test_a_restore_that_finds_nothing_of_ours_needs_no_right_to_set(denied: type[DeviceError]) -> None:
+    device = LateDevice(0)
+    device.late, device.fails = True, denied
+    assert put_back(device, Limits(300 * W, None, 150 * W)) == PutBack(300 * W, other_program=False)
