@@ -38,9 +38,11 @@ class OpenStep:
     highest_w: float | None = 0.0
     lowest_w: float = inf
 
-    def add(self, row: WindowRow) -> None:
-        known = self.energy_j is not None and row.energy_j is not None
-        self.energy_j = self.energy_j + row.energy_j if known else None  # type: ignore[operator]
+    def add(self, row: WindowRow, *, counted: bool) -> None:
+        """Take in a row. ``counted``: its energy is not in the row of another rank."""
+        if counted:
+            known = self.energy_j is not None and row.energy_j is not None
+            self.energy_j = self.energy_j + row.energy_j if known else None  # type: ignore[operator]
         self.duration_s = max(self.duration_s, row.duration_s)
         limited = self.highest_w is not None and row.power_limit_w is not None
         self.highest_w = max(self.highest_w, row.power_limit_w) if limited else None  # type: ignore[type-var]
@@ -108,6 +110,8 @@ class LiveRun:
     """By session."""
     changes: int = 0
     """Of its ranks, and of when they joined."""
+    of_lower_ranks: frozenset[tuple[str, str]] = frozenset()
+    """Sessions and their GPUs that a lower rank has at the same time: their energy is in its rows."""
     ended_ns: int | None = None
     """On the clock of this process."""
     epoch: int | None = None
@@ -147,6 +151,21 @@ class LiveRun:
     @property
     def gpus(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(gpu for rank in self.ranks.values() for gpu in rank.gpus))[:256]
+
+    def take_rank(self, row: RunRow) -> None:
+        """Take in that a rank has begun, has changed or has ended."""
+        self.ranks[row.session] = row
+        self.changes += 1
+        users: dict[str, list[RunRow]] = {}
+        for rank in self.ranks.values():
+            for gpu in rank.gpus:
+                users.setdefault(gpu, []).append(rank)
+        self.of_lower_ranks = frozenset(
+            (mine.session, gpu)
+            for gpu, ranks in users.items()
+            for mine in ranks
+            if any(other.rank < mine.rank and _overlap(mine, other) for other in ranks)
+        )
 
     def rows_of(self, step: int) -> int:
         """Return how many rows of a step are to come: a rank may have joined late, or ended early."""
@@ -282,12 +301,19 @@ def _within(rank: RunRow, other: RunRow) -> bool:
     """Tell whether the energy of a rank on a GPU is in that of another: see the macro ``counted_wholes``."""
     if rank.session == other.session or rank.ended_ns is None or other.ended_ns is None:
         return False
-    if other.began_ns >= rank.ended_ns or other.ended_ns <= rank.began_ns:
+    if not _overlap(rank, other):
         return False
     if other.rank != rank.rank:
         return other.rank < rank.rank
     longer_ns = (other.ended_ns - other.began_ns) - (rank.ended_ns - rank.began_ns)
     return (longer_ns, other.session) > (0, rank.session)
+
+
+def _overlap(one: RunRow, other: RunRow) -> bool:
+    """Tell whether two ranks go on at the same time."""
+    return (one.ended_ns is None or other.began_ns < one.ended_ns) and (
+        other.ended_ns is None or one.began_ns < other.ended_ns
+    )
 
 
 def _first_step(stretch: DecidedSteps) -> int:

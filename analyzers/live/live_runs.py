@@ -194,8 +194,7 @@ class LiveRuns:
                 before_j=before_j,
                 unmeasured=unmeasured,
             )
-        run.ranks[row.session] = row
-        run.changes += 1
+        run.take_rank(row)
         self._of_session[row.session] = row.run
         in_use = {gpu for rank in run.ranks.values() if rank.ended_ns is None for gpu in rank.gpus}
         for gpu in row.gpus:
@@ -232,7 +231,7 @@ class LiveRuns:
                 steps_j.append(row.energy_j)
         if (step := run.open_steps.get(row.index)) is None:
             step = run.open_steps[row.index] = OpenStep()
-        step.add(row)
+        step.add(row, counted=(row.session, row.gpu) not in run.of_lower_ranks)
         if step.changes != run.changes:
             step.wanted, step.changes = run.rows_of(row.index), run.changes
         if step.rows < step.wanted:

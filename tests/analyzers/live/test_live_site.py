@@ -12,7 +12,7 @@ from analyzers.power_limit.run_settings import PipelineSettings, RunSettings
 from analyzers.results.rows import DecisionRow, GapRow, RunRow, WindowRow
 from tests.analyzers.archives import RUN
 from tests.analyzers.pipeline.stages import Stages
-from tests.analyzers.test_run_forecast import QUICK
+from tests.analyzers.test_run_forecast import QUICK, OfTwoRanks
 from tests.messages import RUN_ADMITTED, RUN_STARTED
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
@@ -169,6 +169,22 @@ def test_a_gpu_that_two_ranks_share_counts_once_when_they_have_ended() -> None:
     assert wholes[1]
     (run,) = world.now().runs
     assert run.energy_j == wholes[0]
+
+
+class WatchedRanks(OfTwoRanks, Watched):
+    """A world of two ranks that is looked at."""
+
+
+def test_a_step_of_two_ranks_on_one_gpu_has_its_energy_once() -> None:
+    """It was twice as much live, and so were savings."""
+    training = Training("imagenet", 0.05, 40)
+    settings = replace(QUICK, selector=None)
+    alone, shared = (kind("simulated:v100x1", training, settings) for kind in (Watched, WatchedRanks))
+    alone.run()
+    shared.run()
+    (of_one,), (of_two,) = alone.now().runs, shared.now().runs
+    assert of_one.step_j
+    assert of_two.step_j == pytest.approx(of_one.step_j)
 
 
 def test_a_run_whose_counter_may_have_been_reset_says_so_instead_of_an_energy() -> None:
