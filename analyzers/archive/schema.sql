@@ -76,14 +76,14 @@ CREATE MACRO one_of_all(x) AS CASE WHEN count(x) = count(*) AND min(x) = max(x) 
 CREATE MACRO low_of_sum(x, low) AS greatest(sum(x) - sqrt(sum((x - low) ** 2)), 0);
 CREATE MACRO high_of_sum(x, high) AS sum(x) + sqrt(sum((high - x) ** 2));
 
--- The numbers between which a later session of its rank began the windows of a session again. A run is never redone:
+-- The numbers between which each later session of its rank began the windows of a session again. A run is never redone:
 -- all its sessions have the number 0.
 CREATE MACRO begun_again(wanted) AS TABLE
 SELECT earlier.session, min(windows.index) AS first_again, max(windows.index) AS last_again
 FROM sessions AS earlier JOIN sessions AS later ON later.run = earlier.run AND later.rank = earlier.rank
     AND later.session <> earlier.session AND later.began_wall_ns > earlier.began_wall_ns
 JOIN windows ON windows.session = later.session AND windows.kind = wanted AND wanted <> 'run'
-GROUP BY earlier.session;
+GROUP BY earlier.session, later.session;
 
 -- The GPUs of a session that a lower rank of its run has at the same time: in such windows they count with that one.
 CREATE MACRO of_lower_ranks(wanted) AS TABLE
@@ -113,16 +113,18 @@ FROM (
         max_of_all(power_limit_w) AS highest_limit_w,
         count(gpu) AS gpus, bool_or(shared) AS shared,
         coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') AS quality
-    FROM windows ANTI JOIN of_lower_ranks(wanted) USING (session, gpu) LEFT JOIN begun_again(wanted) USING (session)
-    WHERE kind = wanted AND NOT of_host(gpu) AND (index BETWEEN first_again AND last_again) IS NOT TRUE
+    FROM windows ANTI JOIN of_lower_ranks(wanted) USING (session, gpu) ANTI JOIN begun_again(wanted) AS again
+        ON windows.session = again.session AND windows.index BETWEEN first_again AND last_again
+    WHERE kind = wanted AND NOT of_host(gpu)
     GROUP BY run, index
 ) AS gpu_windows LEFT JOIN (
     -- Ranks of one host all have a row of the same CPU: it counts once, as the slowest of them saw it.
     SELECT run, index, sum_of_all(energy_j) AS cpu_energy_j
     FROM (
         SELECT run, index, max_of_all(energy_j) AS energy_j
-        FROM windows LEFT JOIN begun_again(wanted) USING (session)
-        WHERE kind = wanted AND of_host(gpu) AND (index BETWEEN first_again AND last_again) IS NOT TRUE
+        FROM windows ANTI JOIN begun_again(wanted) AS again
+            ON windows.session = again.session AND windows.index BETWEEN first_again AND last_again
+        WHERE kind = wanted AND of_host(gpu)
         GROUP BY run, index, gpu
     ) GROUP BY run, index
 ) AS cpu_windows USING (run, index);

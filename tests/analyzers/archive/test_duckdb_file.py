@@ -287,14 +287,23 @@ def test_a_sum_with_a_part_missing_is_not_known(archive: DuckdbFile) -> None:
 
 
 def test_a_step_that_a_later_process_of_the_rank_made_again_counts_once(archive: DuckdbFile) -> None:
-    later = replace(RUN, session="later", began_wall_ns=RUN.began_wall_ns + 20 * SECOND)
-    again = [replace(window("step", n, 30 + n, 31 + n, A), session="later", energy_j=5.0) for n in (1, 2)]
-    archive.put([], [RUN, later, *[window("step", n, 11 + n, 12 + n, A) for n in range(4)], *again])
+    attempts = {"second": (0, 1), "third": (3, 4)}
+    later = [
+        replace(RUN, session=name, began_wall_ns=RUN.began_wall_ns + n * 20 * SECOND)
+        for n, name in enumerate(attempts, 1)
+    ]
+    again = [
+        replace(window("step", n, 30 + n, 31 + n, A), session=name, energy_j=5.0)
+        for name, steps in attempts.items()
+        for n in steps
+    ]
+    archive.put([], [RUN, *later, *[window("step", n, 11 + n, 12 + n, A) for n in range(4)], *again])
     assert ask(archive, "SELECT step, duration_s, energy_j, gpus FROM steps ORDER BY step") == [
-        (0, 1.0, 200.0, 1),
+        (0, 1.0, 5.0, 1),
         (1, 1.0, 5.0, 1),
-        (2, 1.0, 5.0, 1),
-        (3, 1.0, 200.0, 1),
+        (2, 1.0, 200.0, 1),
+        (3, 1.0, 5.0, 1),
+        (4, 1.0, 5.0, 1),
     ]
 
 
