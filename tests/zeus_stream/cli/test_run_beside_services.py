@@ -47,13 +47,17 @@ def test_a_script_that_names_its_runs_is_told_how_to_print_their_cost(site: Cli)
         "    with Publisher(run=name) as publisher, publisher.step():\n"
         "        pass\n"
     )
-    completed = site("run", "--device", SIMULATED, "--", sys.executable, script, ZEUS_STREAM_RUN="mine")
+    wait = {"ZEUS_STREAM_FLUSH_S": "15"}  # all of it is waited for a run of the name
+    completed = site(
+        "run", "--device", SIMULATED, "--", sys.executable, script, ZEUS_STREAM_RUN="mine", **wait
+    )
     assert "published no run of its name, mine. In its time began: one, two." in completed.stderr
     assert "zeus-stream report two" in completed.stderr
     assert "nothing was measured" not in completed.stderr
-    measure = (sys.executable, "-m", "zeus_stream", "measure", "--", "true")
-    completed = site("run", "--device", SIMULATED, "--", *measure)
-    assert "began: two" not in completed.stderr, "measure began a session, but no run"
+    measure = (sys.executable, "-m", "zeus_stream", "measure", "--seconds", "0.5")
+    completed = site("run", "--device", SIMULATED, "--", *measure, **wait)
+    assert completed.returncode == 0, completed.stderr
+    assert "In its time began" not in completed.stderr, "measure began a session, but no run"
 
 
 def test_a_quiet_run_says_nothing_but_what_the_command_says(site: Cli) -> None:
