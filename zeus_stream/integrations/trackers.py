@@ -200,8 +200,7 @@ class TrackedPoints:
     def new(self, *, last: bool = False) -> list[TrackedPoint]:
         """Return what is new, ``last``: also of a block that is not full. Raises ZeusStreamError."""
         least = 1 if last else BLOCK
-        each = {"run": self._run, "last": str(last).lower()}
-        which = {"run": self._run, "first": self._step, "each_rank": _EACH_RANK.format(**each, index="step")}
+        which = self._which("step", self._step, last=last)
         found = self._ask(_POINTS.format(**which, block=BLOCK, least=least, block_s=BLOCK_S))
         points = []
         saved = None
@@ -221,15 +220,15 @@ class TrackedPoints:
             }
             values = {name: value for name, value in known.items() if value is not None}
             points.append(TrackedPoint(row["step"], row["at_s"], values))
-        which = {
-            "run": self._run,
-            "first": self._epoch,
-            "each_rank": _EACH_RANK.format(**each, index="epoch"),
-        }
-        for row in self._ask(_EPOCHS.format(**which)):
+        for row in self._ask(_EPOCHS.format(**self._which("epoch", self._epoch, last=last))):
             self._epoch = row["epoch"] + 1
             points.append(TrackedPoint(row["epoch"], row["at_s"], {"energy/epoch_j": row["energy_j"]}))
         return points
+
+    def _which(self, index: str, first: int, *, last: bool) -> Mapping[str, object]:
+        """Return what selects the steps or epochs from one on that each rank has measured."""
+        each_rank = _EACH_RANK.format(run=self._run, last=str(last).lower(), index=index)
+        return {"run": self._run, "first": first, "each_rank": each_rank}
 
 
 class EnergyLog:

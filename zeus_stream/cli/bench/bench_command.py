@@ -201,7 +201,7 @@ def _own_errors() -> Iterator[None]:
         raise
     except Exception as wrong:
         own = wrong.__traceback__
-        while own and own.tb_frame.f_globals["__name__"].startswith(OURS):
+        while own and own.tb_frame.f_globals.get("__name__", "").startswith(OURS):
             own = own.tb_next
         print_exception(wrong.with_traceback(own or wrong.__traceback__))
         raise SettingsError("bench: could not measure: see the error above. Correct the function.") from wrong
